@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Installs what the build and the tests need and this machine lacks.
+# Usage: deps.sh BUILD PYTHON APT_PACKAGE...
+# Packages come from apt; torch from pip, into BUILD/venv, only when PYTHON has none.
+set -euo pipefail
+build=$1 python=$2
+shift 2
+
+if command -v apt-get >/dev/null; then
+  missing=()
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  if [ ${#missing[@]} -gt 0 ]; then
+    sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
+    echo "installing: ${missing[*]}"
+    $sudo apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  fi
+else
+  echo "no apt-get here: these must be installed by hand where they are missing: $*"
+fi
+
+if [ "$("$python" shim/torch/probe.py --field version "$python" "$build/venv/bin/python")" = none ]; then
+  echo "no torch in $python: installing torch==2.13.0 into $build/venv"
+  "$python" -m venv "$build/venv"
+  "$build/venv/bin/pip" install -q torch==2.13.0 numpy
+fi
