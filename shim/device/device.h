@@ -1,0 +1,120 @@
+// What the collectives need from a device: landing slots that the ranks of one node can write into
+// each other, and exchanges that push, wait for what arrives, and sum it. Three houses implement
+// it: host (shared memory), cuda (copy engine), multicast (on top of cuda).
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tide::device {
+
+enum class DType : uint8_t { kFloat32, kBFloat16, kFloat16 };
+
+constexpr uint64_t size_of(DType type) { return type == DType::kFloat32 ? 4 : 2; }
+
+// Memory of this rank that every rank of its team can write. `data` is this rank's mapping of it;
+// peers address it by (segment, offset). 256-byte aligned.
+struct Slot {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  uint32_t segment = 0;
+  uint64_t offset = 0;
+};
+
+// One contiguous run: `bytes` bytes at `from` (this rank's memory) go to byte `to` of the landing
+// slot that team rank `peer` granted for the same exchange. `peer` may be this rank itself.
+struct Push {
+  int peer = 0;
+  const void* from = nullptr;
+  uint64_t to = 0;
+  uint64_t bytes = 0;
+};
+
+// One run of a sum, in elements: output[out, out + count) is the sum over the team's ranks q, in
+// rank order, of `count` elements; those of this rank are at `own`, those of another rank q start
+// at byte `landing` of place q, which begins at byte q * Sum::place_bytes of the landing slot.
+struct SumRun {
+  uint64_t out = 0;
+  uint64_t count = 0;
+  const void* own = nullptr;
+  uint64_t landing = 0;
+};
+
+// output[i] = cast(factor * (((x_0 + x_1) + x_2) + ...)), all additions in fp32 and in rank order,
+// one multiplication at the end (none when factor is 1): results repeat bit by bit.
+struct Sum {
+  DType in = DType::kFloat32;
+  DType out = DType::kFloat32;
+  void* output = nullptr;
+  uint64_t place_bytes = 0;
+  float factor = 1.0f;
+  std::vector<SumRun> runs;
+  std::vector<std::pair<uint64_t, uint64_t>> zeros;  // (first element, count) of the padding
+};
+
+// One step all ranks of a team take together, in the same order on every rank. The landing slot is
+// granted to the peers, the pushes are made as their grants arrive (first to rank + 1, then
+// rank + 2, ...), and it is complete here when the pushes of all peers have landed and `sum`, if it
+// has runs or zeros, is done. An exchange without a landing slot of its own grants none.
+struct Exchange {
+  std::string what;  // "all-gather of layers.3", named in errors
+  Slot landing;
+  std::vector<Push> pushes;
+  Sum sum;
+  std::chrono::milliseconds timeout{0};  // from start(); 0: the team's default
+  // Owns the memory that pushes and runs read. Dropped in wait() or with the Pending, in the thread
+  // that does so, never in a thread of the team.
+  std::shared_ptr<void> keep;
+};
+
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  // Host: blocks until complete. CUDA: makes the current stream wait. Throws tide::Error naming the
+  // exchange and the rank that died or stayed away; every later call throws the same.
+  virtual void wait() = 0;
+  // True once complete or failed; never blocks.
+  virtual bool done() const = 0;
+  // The error that wait() would throw; empty while running and after success.
+  virtual std::string error() const = 0;
+};
+
+struct TeamStats {
+  uint64_t slot_bytes = 0;     // memory held for slots, free and in use
+  uint64_t slots = 0;          // slots that exist
+  uint64_t slots_in_use = 0;   // acquired and not yet released
+  uint64_t bytes_pushed = 0;   // by this rank, own slot included
+  uint64_t exchanges = 0;
+};
+
+// The ranks of one node that share landing memory. Thread-safe. A team that failed stays failed.
+class Team {
+ public:
+  virtual ~Team() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // A slot of at least `bytes`, reused when one is free, else new. Throws tide::Error.
+  virtual Slot acquire(uint64_t bytes) = 0;
+  // The owner no longer reads the slot (CUDA: after what the current stream holds now). Called by
+  // storage deleters: does not throw. A slot whose exchange failed is not used again.
+  virtual void release(const Slot& slot) noexcept = 0;
+  // Returns at once. Throws tide::Error when the team has failed before.
+  virtual std::shared_ptr<Pending> start(Exchange exchange) = 0;
+  virtual TeamStats stats() const = 0;
+  // The error of a failed team, else empty.
+  virtual std::string error() const = 0;
+};
+
+// How the ranks of a team find each other: each gives a short text and gets those of all, in rank
+// order. Collective; throws tide::Error naming who stayed away.
+class Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+  virtual std::vector<std::string> exchange(const std::string& mine) = 0;
+};
+
+}  // namespace tide::device
