@@ -67,7 +67,8 @@ struct Exchange {
   Sum sum;
   std::chrono::milliseconds timeout{0};  // from start(); 0: the team's default
   // Owns the memory that pushes and runs read. Dropped in wait() or with the Pending, in the thread
-  // that does so, never in a thread of the team.
+  // that does so, never in a thread of the team. A Pending dropped before it is done does not block:
+  // the memory is then let go in a later call of acquire(), start() or wait(), or with the team.
   std::shared_ptr<void> keep;
 };
 

@@ -10,7 +10,7 @@ namespace tide::device {
 
 struct HostTeamOptions {
   std::chrono::milliseconds timeout{600000};  // of an exchange that names none
-  std::vector<std::string> names;             // of the team's ranks, for errors ("rank 3"); default "rank N"
+  std::vector<std::string> names;  // of the team's ranks, for errors ("rank 3"); default "rank N"
 };
 
 // Collective over the ranks of the team. Throws tide::Error when a peer cannot be reached.
