@@ -271,6 +271,7 @@ void Engine::add_up(const Job& job) const {
   auto* output = static_cast<std::byte*>(sum.output);
   std::vector<const std::byte*> sources(peers_.size());
   for (const SumRun& run : sum.runs) {
+    if (run.count == 0) continue;
     for (int q = 0; q < size(); ++q) {
       sources[q] = q == rank_ ? static_cast<const std::byte*>(run.own)
                               : job.exchange.landing.data +
