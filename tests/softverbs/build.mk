@@ -1,0 +1,15 @@
+# libibverbs in shared memory: build/lib/softverbs goes into LD_LIBRARY_PATH of whatever is to
+# believe in RDMA devices. Test-only, never installed.
+APT += libibverbs-dev libgtest-dev ibverbs-utils perftest
+SV_COMMA := ,
+SOFTVERBS := $(LIB)/softverbs/libibverbs.so.1 $(LIB)/softverbs/libibverbs.so
+
+ifneq ($(wildcard /usr/include/infiniband/verbs.h),)
+$(eval $(call shared,$(LIB)/softverbs/libibverbs.so.1,$(wildcard tests/softverbs/*.cc),-Wl$(SV_COMMA)--version-script=tests/softverbs/symbols.map -Wl$(SV_COMMA)-z$(SV_COMMA)nodelete -lpthread))
+$(LIB)/softverbs/libibverbs.so.1: tests/softverbs/symbols.map
+$(LIB)/softverbs/libibverbs.so: $(LIB)/softverbs/libibverbs.so.1
+	ln -sf libibverbs.so.1 $@
+PRODUCTS += $(SOFTVERBS)
+else
+SKIPPED += softverbs:_libibverbs-dev_is_missing_(make_deps)
+endif
