@@ -1,0 +1,277 @@
+// Receives: see receiver.h.
+#include "plugin/net/receiver.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "include/tide/error.h"
+#include "plugin/net/log.h"
+#include "plugin/net/settings.h"
+
+namespace tide::net {
+namespace {
+
+constexpr uint32_t kMessages = NCCL_NET_MAX_REQUESTS * kMaxGroup;
+constexpr uint32_t kSendDepth = kSlots + 64;
+// Every message that can be open in two pieces on one lane; what exceeds it is told to wait (RNR).
+constexpr uint32_t kReceiveDepth = 2 * kMessages;
+constexpr uint32_t kAcknowledgements = 64;
+constexpr size_t kAcknowledgementBytes = 16;
+
+}  // namespace
+
+Receiver::Receiver(Agreement agreement) : Connection(std::move(agreement)), slots_(kSlots) {
+  for (Slot& slot : slots_) {
+    slot.kind = Request::Kind::kReceive;
+    slot.connection = this;
+  }
+  ungranted_.reserve(kSlots);
+  control_bytes_ = control_bytes(static_cast<int>(agreement_.device->ports.size()));
+  buffer_bytes_ = kSlots * control_bytes_ + kAcknowledgements * kAcknowledgementBytes + 1;
+  buffers_ = std::make_unique<uint8_t[]>(buffer_bytes_);
+  pacing_ = agreement_.self.shared.pacing != 0;
+}
+
+Receiver::~Receiver() {
+  destroy_pairs();
+  loopbacks_.clear();
+}
+
+LaneShape Receiver::lane_shape(uint32_t inline_bytes) const {
+  return {{kSendDepth, kReceiveDepth, inline_bytes}, /*receive_bytes=*/0, /*signal_every=*/16};
+}
+
+void Receiver::start() {
+  const NetDevice& device = *agreement_.device;
+  for (const Port* port : device.ports) {
+    regions_.emplace_back((ibv_reg_mr)(port->device->domain(), buffers_.get(), buffer_bytes_,
+                                       IBV_ACCESS_LOCAL_WRITE));
+    if (!regions_.back()) {
+      throw Error("cannot register control buffers on " + port->device->name() + ": " +
+                      std::strerror(errno),
+                  "raise the locked memory limit (ulimit -l)");
+    }
+  }
+  const auto flush = static_cast<Flush>(agreement_.flush);
+  const bool gpu = (device.pointer_support & (NCCL_PTR_CUDA | NCCL_PTR_DMABUF)) != 0;
+  if (flush == Flush::kNever || (flush == Flush::kAuto && !gpu)) return;
+  flushes_.resize(kFlushes);
+  for (FlushRequest& request : flushes_) {
+    request.kind = Request::Kind::kFlush;
+    request.connection = this;
+  }
+  for (size_t i = 0; i < device.ports.size(); ++i) {
+    const Port& port = *device.ports[i];
+    verbs::QueuePair pair(*port.device, port.number, queues_[i].get(), {kFlushes, 1, 0}, false);
+    const verbs::PortAddress& address = agreement_.self.devices[i].address;
+    pair.connect(address, address, verbs::PairAddress(pair.address()), agreement_.data_options);
+    loopbacks_.push_back(std::move(pair));
+  }
+}
+
+ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes, const int* tags,
+                             const Registration* const* registrations, bool size_optional,
+                             Request** request) {
+  *request = nullptr;
+  if (count < 1 || count > kMaxGroup) {
+    TIDE_WARN("a receive of %d messages, 1 to %d can be grouped", count, kMaxGroup);
+    return ncclInvalidArgument;
+  }
+  const Turn turn(*this, Turn::Wait::kNo);
+  if (!turn) return ncclSuccess;
+  if (failed()) return report();
+  const uint32_t index = next_sequence_ % kSlots;
+  Slot& slot = slots_[index];
+  const auto messages = static_cast<uint32_t>(count);
+  auto blocked = [&] {
+    return slot.held || slot.missing > 0 || open_messages_ + messages > kMessages;
+  };
+  if (blocked()) {
+    poll();
+    if (failed()) return report();
+    if (blocked()) return ncclSuccess;
+  }
+  const int devices = static_cast<int>(agreement_.device->ports.size());
+  Grant grant;
+  grant.sequence = next_sequence_;
+  grant.count = messages;
+  for (uint32_t i = 0; i < messages; ++i) {
+    if (!covers(registrations[i], data[i], sizes[i])) {
+      TIDE_WARN("cannot receive %zu bytes with tag %d: the memory region has %zu",
+                static_cast<size_t>(sizes[i]), tags[i],
+                registrations[i] == nullptr ? 0 : registrations[i]->size());
+      return ncclInvalidUsage;
+    }
+    GrantEntry& entry = grant.entries[i];
+    entry.address = reinterpret_cast<uintptr_t>(data[i]);
+    entry.size = sizes[i];
+    entry.tag = tags[i];
+    for (int device = 0; registrations[i] != nullptr && device < devices; ++device) {
+      entry.keys[device] = registrations[i]->remote_key(device);
+    }
+    slot.messages[i] = {.room = sizes[i]};
+  }
+  slot.grant_bytes = static_cast<uint32_t>(encode(grant, devices, grant_buffer(index)));
+  slot.sequence = next_sequence_++;
+  slot.count = slot.missing = messages;
+  slot.size_optional = size_optional && count == 1;
+  slot.held = true;
+  open_messages_ += messages;
+  ++open_requests_;
+  if (!ungranted_.empty() || !send_grant(index)) ungranted_.push_back(index);
+  *request = &slot;
+  return report();
+}
+
+ncclResult_t Receiver::iflush(int count, void* const* data, const int* sizes,
+                              const Registration* const* registrations, Request** request) {
+  *request = nullptr;
+  int last = -1;
+  for (int i = 0; i < count; ++i) {
+    const bool wanted =
+        registrations[i] != nullptr && (registrations[i]->type != NCCL_PTR_HOST ||
+                                        static_cast<Flush>(agreement_.flush) == Flush::kAlways);
+    if (sizes[i] > 0 && wanted) last = i;
+  }
+  if (last < 0 || loopbacks_.empty()) return ncclSuccess;
+  // NCCL takes "no request" for "no flush needed", so this one waits; the supervisor's turns are
+  // short.
+  const Turn turn(*this, Turn::Wait::kYes);
+  if (failed()) return report();
+  FlushRequest& flush = flushes_[next_flush_ % kFlushes];
+  if (flush.used) return ncclInternalError;
+  const uint32_t index = next_flush_++ % kFlushes;
+  uint8_t* sink = buffers_.get() + buffer_bytes_ - 1;
+  for (size_t i = 0; i < loopbacks_.size(); ++i) {
+    ibv_sge place = {reinterpret_cast<uintptr_t>(sink), 1, regions_[i]->lkey};
+    ibv_send_wr work = {};
+    work.wr_id = WorkId{WorkId::kFlushLane, false, 0, index}.pack();
+    work.opcode = IBV_WR_RDMA_READ;
+    work.send_flags = IBV_SEND_SIGNALED;
+    work.sg_list = &place;
+    work.num_sge = 1;
+    work.wr.rdma.remote_addr = reinterpret_cast<uintptr_t>(data[last]);
+    work.wr.rdma.rkey = registrations[last]->remote_key(static_cast<int>(i));
+    ibv_send_wr* refused = nullptr;
+    const int error = ibv_post_send(loopbacks_[i].get(), &work, &refused);
+    if (error != 0) {
+      fail(ncclSystemError, std::string("cannot post a flush: ") + std::strerror(error));
+      return report();
+    }
+    ++flush.outstanding;
+  }
+  flush.used = true;
+  *request = &flush;
+  return ncclSuccess;
+}
+
+ncclResult_t Receiver::test(Request* request, int* done, int* sizes) {
+  *done = 0;
+  const Turn turn(*this, Turn::Wait::kNo);
+  if (!turn) return ncclSuccess;
+  if (request->kind == Request::Kind::kFlush) {
+    auto& flush = *static_cast<FlushRequest*>(request);
+    if (flush.outstanding > 0 && !failed()) poll();
+    if (flush.outstanding > 0) return report();
+    flush.used = false;
+    *done = 1;
+    return ncclSuccess;
+  }
+  auto& slot = *static_cast<Slot*>(request);
+  if (slot.missing > 0) {
+    if (!failed()) poll();
+    if (slot.missing > 0 && (failed() || !slot.size_optional)) return report();
+  }
+  *done = 1;
+  if (sizes != nullptr) {
+    for (uint32_t i = 0; i < slot.count; ++i) sizes[i] = static_cast<int>(slot.messages[i].bytes);
+  }
+  slot.held = false;
+  --open_requests_;
+  return ncclSuccess;
+}
+
+void Receiver::on_received(Lane&, uint32_t, const ibv_wc& completion) {
+  if (failed()) return;
+  if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM ||
+      (completion.wc_flags & IBV_WC_WITH_IMM) == 0) {
+    fail(ncclRemoteError, "the peer sent a message instead of writing one");
+    return;
+  }
+  accept_arrival(decode_arrival(ntohl(completion.imm_data)), completion.byte_len);
+}
+
+void Receiver::accept_arrival(const Arrival& arrival, uint32_t bytes) {
+  Slot& slot = slots_[arrival.slot];
+  Message& message = slot.messages[arrival.entry];
+  PartCount& part = arrival.head ? message.head : message.tail;
+  if (part.pieces == 0) part.pieces = arrival.pieces;
+  if (slot.missing == 0 || slot.sequence / kSlots % 256 != arrival.round ||
+      arrival.entry >= slot.count || part.pieces != arrival.pieces || part.complete() ||
+      bytes > message.room - message.bytes) {
+    fail(ncclRemoteError, "the peer wrote what receive " + std::to_string(slot.sequence) +
+                              " message " + std::to_string(arrival.entry) + " does not expect");
+    return;
+  }
+  if (arrival.head) message.has_tail = arrival.has_tail;
+  ++part.arrived;
+  message.bytes += bytes;
+  if (pacing_ && arrival.head && part.complete()) {
+    ++heads_;
+    acknowledgement_due_ = true;
+  }
+  if (!message.complete()) return;
+  --open_messages_;
+  --slot.missing;
+}
+
+void Receiver::on_lost(const SendRecord& record) {
+  if (record.kind == SendRecord::Kind::kGrant) {
+    ungranted_.push_back(record.index);
+  } else {
+    acknowledgement_due_ = pacing_;
+  }
+}
+
+void Receiver::on_flushed(uint32_t index) {
+  if (index < flushes_.size() && flushes_[index].outstanding > 0) --flushes_[index].outstanding;
+}
+
+void Receiver::push() {
+  if (acknowledgement_due_ && send_acknowledgement()) acknowledgement_due_ = false;
+  while (!ungranted_.empty() && send_grant(ungranted_.front())) {
+    ungranted_.erase(ungranted_.begin());
+  }
+}
+
+bool Receiver::send_grant(uint32_t slot) {
+  return send_control(grant_buffer(slot), slots_[slot].grant_bytes,
+                      {.kind = SendRecord::Kind::kGrant, .index = slot});
+}
+
+bool Receiver::send_acknowledgement() {
+  uint8_t* bytes = buffers_.get() + kSlots * control_bytes_ +
+                   acknowledgements_sent_ % kAcknowledgements * kAcknowledgementBytes;
+  const size_t length = encode(Acknowledgement{agreement_.peer.epoch, heads_}, bytes);
+  if (!send_control(bytes, length, {.kind = SendRecord::Kind::kAcknowledgement})) return false;
+  ++acknowledgements_sent_;
+  return true;
+}
+
+bool Receiver::send_control(const uint8_t* bytes, size_t length, const SendRecord& record) {
+  Lane* lane = control_lane();
+  if (lane == nullptr || !lane->has_room()) return false;
+  ibv_sge place = {reinterpret_cast<uintptr_t>(bytes), static_cast<uint32_t>(length),
+                   regions_[lane->local_device]->lkey};
+  ibv_send_wr work = {};
+  work.opcode = IBV_WR_SEND;
+  work.sg_list = &place;
+  work.num_sge = 1;
+  if (length <= lane->pair.inline_bytes()) work.send_flags = IBV_SEND_INLINE;
+  return post(*lane, &work, record);
+}
+
+}  // namespace tide::net

@@ -1,0 +1,339 @@
+// Encoders and decoders: see wire.h. Integers are little endian.
+#include "plugin/net/wire.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+namespace tide::net {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr size_t kMaxText = 255;
+
+class Writer {
+ public:
+  template <typename T>
+  void put(T value) {
+    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>);
+    const auto* first = reinterpret_cast<const uint8_t*>(&value);
+    bytes_.insert(bytes_.end(), first, first + sizeof(T));
+  }
+  void text(const std::string& text) {
+    const size_t length = std::min(text.size(), kMaxText);
+    put(static_cast<uint8_t>(length));
+    bytes_.insert(bytes_.end(), text.begin(), text.begin() + static_cast<ptrdiff_t>(length));
+  }
+  void pair(const verbs::PairAddress& pair) {
+    put(pair.number);
+    put(pair.sequence);
+    put(pair.ece.vendor_id);
+    put(pair.ece.options);
+    put(pair.ece.comp_mask);
+  }
+  void port(const verbs::PortAddress& port) {
+    put(port.link_layer);
+    put(port.mtu);
+    put(port.lid);
+    put(static_cast<uint8_t>(port.roce_v2));
+    put(port.gid);
+  }
+  std::vector<uint8_t> take() { return std::move(bytes_); }
+
+ private:
+  std::vector<uint8_t> bytes_;
+};
+
+// After the first read past the end every value is zero and good() is false.
+class Reader {
+ public:
+  explicit Reader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  template <typename T>
+  T get() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value = {};
+    if (bytes_.size() < sizeof(T)) {
+      good_ = false;
+      bytes_ = {};
+      return value;
+    }
+    std::memcpy(&value, bytes_.data(), sizeof(T));
+    bytes_ = bytes_.subspan(sizeof(T));
+    return value;
+  }
+  std::string text() {
+    const size_t length = get<uint8_t>();
+    if (length > bytes_.size()) {
+      good_ = false;
+      bytes_ = {};
+      return {};
+    }
+    std::string text(reinterpret_cast<const char*>(bytes_.data()), length);
+    bytes_ = bytes_.subspan(length);
+    // It ends up in log lines.
+    for (char& c : text) {
+      if (c < ' ' || c > '~') c = '?';
+    }
+    return text;
+  }
+  verbs::PairAddress pair() {
+    verbs::PairAddress pair;
+    pair.number = get<uint32_t>() & 0xffffff;
+    pair.sequence = get<uint32_t>() & 0xffffff;
+    pair.ece.vendor_id = get<uint32_t>();
+    pair.ece.options = get<uint32_t>();
+    pair.ece.comp_mask = get<uint32_t>();
+    return pair;
+  }
+  verbs::PortAddress port() {
+    verbs::PortAddress port;
+    port.link_layer = get<uint8_t>();
+    port.mtu = get<uint8_t>();
+    if (port.mtu < IBV_MTU_256 || port.mtu > IBV_MTU_4096) good_ = false;
+    port.lid = get<uint16_t>();
+    port.roce_v2 = get<uint8_t>() != 0;
+    port.gid = get<ibv_gid>();
+    return port;
+  }
+  // Nothing is missing and nothing is left.
+  bool complete() const { return good_ && bytes_.empty(); }
+  bool good() const { return good_; }
+
+ private:
+  std::span<const uint8_t> bytes_;
+  bool good_ = true;
+};
+
+}  // namespace
+
+std::vector<uint8_t> encode(const Introduction& introduction) {
+  Writer writer;
+  writer.put(kMagic);
+  writer.put(introduction.wire_version);
+  writer.text(introduction.release);
+  writer.text(introduction.host);
+  writer.put(introduction.process);
+  writer.put(introduction.nonce);
+  writer.put(introduction.epoch);
+  writer.put(introduction.shared.queue_pairs);
+  writer.put(introduction.shared.separate_control);
+  writer.put(introduction.shared.pacing);
+  writer.put(introduction.shared.head_bytes);
+  writer.put(introduction.own.traffic_class);
+  writer.put(introduction.own.timeout);
+  writer.put(introduction.own.retry_count);
+  writer.put(static_cast<uint8_t>(introduction.devices.size()));
+  for (const PeerDevice& device : introduction.devices) {
+    writer.text(device.name);
+    writer.put(device.port);
+    writer.put(device.speed);
+    writer.port(device.address);
+  }
+  writer.put(static_cast<uint8_t>(introduction.lanes.size()));
+  for (const verbs::PairAddress& lane : introduction.lanes) writer.pair(lane);
+  return writer.take();
+}
+
+std::optional<DecodedIntroduction> decode_introduction(std::span<const uint8_t> bytes) {
+  Reader reader(bytes);
+  DecodedIntroduction decoded;
+  Introduction& introduction = decoded.introduction;
+  decoded.foreign = reader.get<uint64_t>() != kMagic;
+  introduction.wire_version = reader.get<uint32_t>();
+  if (!reader.good()) return std::nullopt;
+  if (decoded.foreign) return decoded;
+  introduction.release = reader.text();
+  introduction.host = reader.text();
+  introduction.process = reader.get<uint32_t>();
+  if (introduction.wire_version != kWireVersion) return decoded;
+  introduction.nonce = reader.get<uint64_t>();
+  introduction.epoch = reader.get<uint32_t>();
+  introduction.shared.queue_pairs = reader.get<uint32_t>();
+  introduction.shared.separate_control = reader.get<uint32_t>();
+  introduction.shared.pacing = reader.get<uint32_t>();
+  introduction.shared.head_bytes = reader.get<uint64_t>();
+  introduction.own.traffic_class = reader.get<int32_t>();
+  introduction.own.timeout = reader.get<int32_t>();
+  introduction.own.retry_count = reader.get<int32_t>();
+  const int devices = reader.get<uint8_t>();
+  if (devices < 1 || devices > kMaxDevices) return std::nullopt;
+  for (int i = 0; i < devices; ++i) {
+    PeerDevice device;
+    device.name = reader.text();
+    device.port = reader.get<uint8_t>();
+    device.speed = reader.get<int32_t>();
+    device.address = reader.port();
+    introduction.devices.push_back(std::move(device));
+  }
+  const int lanes = reader.get<uint8_t>();
+  if (lanes > kMaxLanes) return std::nullopt;
+  for (int i = 0; i < lanes; ++i) introduction.lanes.push_back(reader.pair());
+  if (!reader.complete()) return std::nullopt;
+  return decoded;
+}
+
+std::vector<uint8_t> encode(const Repair& repair) {
+  Writer writer;
+  writer.put(static_cast<uint8_t>(repair.step));
+  writer.put(repair.lane);
+  writer.put(repair.generation);
+  writer.put(repair.received);
+  writer.pair(repair.pair);
+  writer.port(repair.port);
+  return writer.take();
+}
+
+std::optional<Repair> decode_repair(std::span<const uint8_t> bytes) {
+  Reader reader(bytes);
+  Repair repair;
+  const auto step = reader.get<uint8_t>();
+  if (step < static_cast<uint8_t>(RepairStep::kDown) ||
+      step > static_cast<uint8_t>(RepairStep::kDecline)) {
+    return std::nullopt;
+  }
+  repair.step = static_cast<RepairStep>(step);
+  repair.lane = reader.get<uint8_t>();
+  repair.generation = reader.get<uint32_t>();
+  repair.received = reader.get<uint64_t>();
+  repair.pair = reader.pair();
+  repair.port = reader.port();
+  if (!reader.complete()) return std::nullopt;
+  return repair;
+}
+
+std::string who(const Introduction& peer) {
+  return peer.host + " (pid " + std::to_string(peer.process) + ")";
+}
+
+std::string refusal(const DecodedIntroduction& peer, const Introduction& self) {
+  if (peer.foreign) return "the peer does not run the Tide net plugin";
+  const Introduction& other = peer.introduction;
+  auto differ = [&](const char* what, uint64_t theirs, uint64_t ours) {
+    return std::string(what) + " is " + std::to_string(theirs) + " at " + who(other) + " and " +
+           std::to_string(ours) + " at " + who(self);
+  };
+  if (other.wire_version != self.wire_version) {
+    return differ("the wire version", other.wire_version, self.wire_version) + "; release " +
+           other.release + " meets " + self.release + ": install the same one everywhere";
+  }
+  if (other.shared.queue_pairs != self.shared.queue_pairs) {
+    return differ("TIDE_NET_QUEUE_PAIRS", other.shared.queue_pairs, self.shared.queue_pairs);
+  }
+  if (other.shared.separate_control != self.shared.separate_control) {
+    return differ("the use of TIDE_NET_CONTROL_TRAFFIC_CLASS", other.shared.separate_control,
+                  self.shared.separate_control);
+  }
+  if (other.shared.pacing != self.shared.pacing) {
+    return differ("TIDE_NET_PACING", other.shared.pacing, self.shared.pacing);
+  }
+  if (other.shared.pacing != 0 && other.shared.head_bytes != self.shared.head_bytes) {
+    return differ("TIDE_NET_PACING_HEAD_BYTES", other.shared.head_bytes, self.shared.head_bytes);
+  }
+  for (const PeerDevice& device : other.devices) {
+    if (device.address.link_layer != self.devices.front().address.link_layer) {
+      return "device " + device.name + " of " + who(other) +
+             " has another link layer (InfiniBand or Ethernet) than " + self.devices.front().name +
+             " of " + who(self);
+    }
+  }
+  return {};
+}
+
+std::string differences(const Introduction& peer, const Introduction& self) {
+  std::string text;
+  auto compare = [&](const char* what, auto theirs, auto ours) {
+    if (theirs == ours) return;
+    text += (text.empty() ? "" : ", ") + std::string(what) + " " + std::to_string(theirs) +
+            " there and " + std::to_string(ours) + " here";
+  };
+  compare("traffic class", peer.own.traffic_class, self.own.traffic_class);
+  compare("timeout", peer.own.timeout, self.own.timeout);
+  compare("retry count", peer.own.retry_count, self.own.retry_count);
+  if (peer.release != self.release) {
+    text += (text.empty() ? "" : ", ") + std::string("release ") + peer.release + " there and " +
+            self.release + " here";
+  }
+  return text;
+}
+
+size_t encode(const Grant& grant, int devices, uint8_t* bytes) {
+  uint8_t* out = bytes;
+  auto put = [&out](auto value) {
+    std::memcpy(out, &value, sizeof(value));
+    out += sizeof(value);
+  };
+  put(static_cast<uint8_t>(ControlType::kGrant));
+  put(static_cast<uint8_t>(grant.count));
+  put(uint16_t{0});
+  put(grant.sequence);
+  for (uint32_t i = 0; i < grant.count; ++i) {
+    const GrantEntry& entry = grant.entries[i];
+    put(entry.address);
+    put(entry.size);
+    put(entry.tag);
+    for (int device = 0; device < devices; ++device) put(entry.keys[device]);
+  }
+  return static_cast<size_t>(out - bytes);
+}
+
+size_t encode(const Acknowledgement& acknowledgement, uint8_t* bytes) {
+  const uint32_t words[3] = {static_cast<uint32_t>(ControlType::kAcknowledgement),
+                             acknowledgement.epoch, acknowledgement.heads};
+  std::memcpy(bytes, words, sizeof(words));
+  return sizeof(words);
+}
+
+std::optional<ControlType> control_type(std::span<const uint8_t> bytes) {
+  if (bytes.empty()) return std::nullopt;
+  const auto type = static_cast<ControlType>(bytes[0]);
+  if (type != ControlType::kGrant && type != ControlType::kAcknowledgement) return std::nullopt;
+  return type;
+}
+
+bool decode(std::span<const uint8_t> bytes, int devices, Grant* grant) {
+  Reader reader(bytes);
+  reader.get<uint8_t>();
+  grant->count = reader.get<uint8_t>();
+  reader.get<uint16_t>();
+  grant->sequence = reader.get<uint32_t>();
+  if (grant->count < 1 || grant->count > kMaxGroup) return false;
+  for (uint32_t i = 0; i < grant->count; ++i) {
+    GrantEntry& entry = grant->entries[i];
+    entry.address = reader.get<uint64_t>();
+    entry.size = reader.get<uint64_t>();
+    entry.tag = reader.get<int32_t>();
+    for (int device = 0; device < devices; ++device) entry.keys[device] = reader.get<uint32_t>();
+    if (entry.size > kMaxMessageBytes) return false;
+  }
+  return reader.complete();
+}
+
+bool decode(std::span<const uint8_t> bytes, Acknowledgement* acknowledgement) {
+  Reader reader(bytes);
+  reader.get<uint32_t>();
+  acknowledgement->epoch = reader.get<uint32_t>();
+  acknowledgement->heads = reader.get<uint32_t>();
+  return reader.complete();
+}
+
+// Bits: slot 0-7, entry 8-10, pieces - 1 11-21, head 22, has_tail 23, round 24-31.
+uint32_t encode(const Arrival& arrival) {
+  return arrival.slot | arrival.entry << 8 | (arrival.pieces - 1) << 11 |
+         static_cast<uint32_t>(arrival.head) << 22 | static_cast<uint32_t>(arrival.has_tail) << 23 |
+         arrival.round << 24;
+}
+
+Arrival decode_arrival(uint32_t immediate) {
+  Arrival arrival;
+  arrival.slot = immediate & 0xff;
+  arrival.entry = immediate >> 8 & 0x7;
+  arrival.pieces = (immediate >> 11 & 0x7ff) + 1;
+  arrival.head = (immediate >> 22 & 1) != 0;
+  arrival.has_tail = (immediate >> 23 & 1) != 0;
+  arrival.round = immediate >> 24;
+  return arrival;
+}
+
+}  // namespace tide::net
