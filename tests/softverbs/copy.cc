@@ -118,12 +118,12 @@ CopyResult copy(Membership& fabric, bool write, uint32_t process, const iovec* p
 
 }  // namespace
 
-bool copy_within(bool write, iovec part, uint64_t address) {
+bool copy_within(bool to_address, iovec part, uint64_t address) {
   iovec remote{reinterpret_cast<void*>(address), part.iov_len};
-  ssize_t moved = transfer(write, getpid(), &part, 1, &remote);
+  ssize_t moved = transfer(to_address, getpid(), &part, 1, &remote);
   if (moved < 0 && (errno == EPERM || errno == ENOSYS)) {
     // Not even on ourselves: then a bad address is the program's segmentation fault.
-    flat(write, &part, 1, 0, static_cast<uint8_t*>(remote.iov_base), part.iov_len);
+    flat(to_address, &part, 1, 0, static_cast<uint8_t*>(remote.iov_base), part.iov_len);
     return true;
   }
   return moved == static_cast<ssize_t>(part.iov_len);

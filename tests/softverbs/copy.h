@@ -23,7 +23,7 @@ CopyResult copy_to(Membership& fabric, uint32_t process, const iovec* parts, int
 CopyResult copy_from(Membership& fabric, uint32_t process, const iovec* parts, int count,
                      uint64_t address, uint64_t bytes);
 
-// The steward's side of a bounced copy: between `part` and `address`, both of this process.
-bool copy_within(bool write, iovec part, uint64_t address);
+// Between `part` and `address`, both of this process: the steward's side of a bounced copy.
+bool copy_within(bool to_address, iovec part, uint64_t address);
 
 }  // namespace softverbs

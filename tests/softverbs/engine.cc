@@ -163,14 +163,19 @@ void Engine::submit(QueuePair& pair) {
   if (pair.cursor < pair.posted) schedule(pair, 0);
 }
 
-// False if the engine's thread is to do it. A failed attempt has had no effect and is repeated.
+// False if the engine's thread is to do it: too large, not its turn, or to be retried later.
 bool Engine::send_now(QueuePair& pair) {
   const WorkRequest& request = pair.request(pair.cursor);
   if (link_.active() || faults_.active() || pair.busy || pair.acked != pair.cursor ||
       request.length > kSmall) {
     return false;
   }
-  if (deliver(pair, {pair.cursor, 0, request.length, true, false}) != Outcome::kDone) return false;
+  Outcome outcome = deliver(pair, {pair.cursor, 0, request.length, true, false});
+  if (outcome == Outcome::kLost || outcome == Outcome::kNotReady) return false;
+  if (outcome != Outcome::kDone) {
+    fail_requests(pair, status_of(outcome));
+    return true;
+  }
   ++pair.cursor;
   complete_requests(pair, pair.cursor);
   return true;

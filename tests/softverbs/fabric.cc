@@ -41,6 +41,13 @@ int lock_joining(const std::string& fabric) {
                     "end it, or use another SOFTVERBS_FABRIC");
 }
 
+// Whether the process in a slot has died: its steward held this lock all its life.
+bool abandoned(ProcessEntry& entry) {
+  if (!entry.alive.try_lock()) return false;
+  entry.alive.unlock();
+  return true;
+}
+
 }  // namespace
 
 uint64_t now_ns() {
@@ -127,8 +134,10 @@ void Membership::create() {
 void Membership::take_slot() {
   for (slot_ = 0; slot_ < kProcesses; ++slot_) {
     ProcessEntry& entry = self();
-    if (alive(slot_)) continue;
-    if (entry.used.load()) reap(slot_);
+    if (entry.used.load()) {
+      if (!abandoned(entry)) continue;
+      reap(slot_);
+    }
     if (!entry.initialised) {
       entry.alive.init();
       for (auto& gate : entry.gates) gate.init();
@@ -163,9 +172,7 @@ void Membership::take_slot() {
 bool Membership::alive(uint32_t process) {
   ProcessEntry& entry = fabric_->processes[process];
   if (!entry.used.load()) return false;
-  if (process == slot_ || !entry.alive.try_lock()) return true;
-  entry.alive.unlock();
-  return false;
+  return process == slot_ || !abandoned(entry);
 }
 
 void release_ring(Membership& fabric, ReceiveRing* ring) {

@@ -57,9 +57,17 @@ bool present(void* address, size_t length, unsigned access) {
   auto end = (reinterpret_cast<uintptr_t>(address) + length + 4095) & ~uintptr_t{4095};
   bool write =
       access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
-  // MADV_POPULATE_WRITE, MADV_POPULATE_READ; older kernels and memory of drivers answer EINVAL.
-  return madvise(reinterpret_cast<void*>(begin), end - begin, write ? 23 : 22) == 0 ||
-         errno == EINVAL;
+  constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // MADV_POPULATE_..., Linux 5.14
+  if (madvise(reinterpret_cast<void*>(begin), end - begin,
+              write ? kPopulateWrite : kPopulateRead) == 0) {
+    return true;
+  }
+  // EINVAL: an older kernel, memory of a driver, or no permission. Try whether it can be read.
+  if (errno != EINVAL) return false;
+  uint8_t byte;
+  iovec part{&byte, 1};
+  return copy_within(false, part, reinterpret_cast<uint64_t>(address)) &&
+         copy_within(false, part, reinterpret_cast<uint64_t>(address) + length - 1);
 }
 
 ibv_mr* add_region(ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned access,
