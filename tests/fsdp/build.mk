@@ -1,0 +1,13 @@
+# The demo and the tests that train with FSDP2, stock and with Tide.
+.PHONY: demo run-demo
+demo: deps  ## install what is missing, build, train a small model stock and with Tide, compare
+	@$(MAKE) --no-print-directory run-demo
+
+run-demo: build
+	@BUILD="$(BUILD)" tests/fsdp/demo
+
+ifeq ($(TORCH_PYTHON),)
+SKIPPED += tests_that_train:_this_python_has_no_torch;_"make_deps"_installs_one_into_$(BUILD)/venv
+else ifeq ($(SANITIZE),)
+SUITES += tests/fsdp/run_cases tests/fsdp/run_faults
+endif

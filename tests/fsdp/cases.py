@@ -1,0 +1,614 @@
+"""The cases: what FSDP2 users do, each a few lines, with what Tide's report must say of it.
+
+worlds         world sizes it runs at
+tier           of every group's all-gather: layout, coalesced, stock; None: nothing is communicated
+reason         words of the reason of a tier other than layout
+reduce         "tide" where Tide adds the gradients: bits must equal the reference's; else "stock"
+reduce_reason  words of the reason of a stock reduce-scatter
+raises         words of the error that FSDP2 answers with, which must come with Tide as well
+fp32           losses stay within 1e-6 of stock's, whoever adds
+local_ranks    TIDE_LOCAL_RANKS of the run with Tide
+"""
+import dataclasses
+import functools
+import gc
+import tempfile
+import typing
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+from torch.distributed.tensor import Shard
+from torch.utils.checkpoint import checkpoint
+
+from job import BF16_SUM32, LONG, STEPS, Block, Job, Net
+
+TABLE = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    run: typing.Callable[[Job], None]
+    worlds: tuple = (4,)
+    tier: str | None = "layout"
+    reason: str = ""
+    reduce: str = "tide"
+    reduce_reason: str = ""
+    raises: str = ""
+    fp32: bool = True
+    local_ranks: int = 0
+
+
+def case(**expectations):
+    def register(function):
+        TABLE[function.__name__] = Case(function, **expectations)
+        return function
+    return register
+
+
+# ---- world sizes and shapes
+
+@case(worlds=(2, 3, 4))
+def plain(job):
+    model = job.shard(Net())
+    job.train(model, steps=LONG)
+    job.finish(model)
+
+
+@case(worlds=(1,), tier="stock", reduce="stock", reduce_reason="world size 1")
+def one_rank(job):  # FSDP2 issues no collective
+    plain(job)
+
+
+@case(worlds=(3, 4))
+def uneven_rows(job):
+    model = job.shard(Net(width=10, hidden=13))
+    job.train(model, steps=LONG)
+    job.finish(model)
+
+
+@case()
+def fewer_rows_than_ranks(job):
+    model = job.shard(Net(width=3, hidden=2))
+    job.train(model)
+    job.finish(model)
+
+
+class Extra(nn.Module):
+    """A net with one more parameter at its root; `used` adds its sum to the output."""
+
+    def __init__(self, parameter, used=True):
+        super().__init__()
+        self.net, self.parameter, self.used = Net(depth=1), parameter, used
+        self.width, self.blocks = self.net.width, self.net.blocks
+
+    def forward(self, x):
+        y = self.net(x)
+        return y + self.parameter.sum() if self.used else y
+
+
+@case(worlds=(2,), tier=None, raises="scalar parameters")
+def scalar(job):
+    job.shard(Extra(nn.Parameter(torch.tensor(1.0))))
+
+
+@case(worlds=(2, 4))
+def one_element(job):
+    model = job.shard(Extra(nn.Parameter(torch.ones(1))))
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(2,))
+def zero_size_frozen(job):
+    model = job.shard(Extra(nn.Parameter(torch.ones(0, 5), requires_grad=False)))
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(2,), raises="non-empty tensor")
+def zero_size_trained(job):
+    model = job.shard(Extra(nn.Parameter(torch.ones(0, 5))))
+    job.train(model)
+    job.finish(model)
+
+
+@case()
+def second_dimension(job):
+    model = Net(width=16, hidden=32)
+    job.shard(model, shard_placement_fn=lambda p: Shard(p.dim() - 1))
+    job.train(model)
+    job.finish(model)
+
+
+# ---- which parameters train
+
+@case()
+def tied_weights(job):
+    model = Net()
+    model.last.weight = model.first.weight
+    job.shard(model)
+    job.train(model)
+    job.finish(model)
+
+
+def freeze(model, frozen=True):
+    for name, parameter in model.named_parameters():
+        if "up" in name or "first" in name:
+            parameter.requires_grad_(not frozen)
+
+
+@case()
+def frozen(job):
+    model = Net()
+    freeze(model)
+    job.shard(model)
+    job.train(model)
+    job.finish(model)
+
+
+@case()
+def frozen_then_unfrozen(job):
+    model = Net()
+    freeze(model)
+    job.shard(model)
+    optimizer = job.train(model, steps=range(5))
+    freeze(model, False)
+    job.train(model, optimizer, steps=range(5, STEPS))
+    job.finish(model)
+
+
+@case()
+def never_used(job):
+    model = job.shard(Extra(nn.Parameter(torch.ones(5, 3)), used=False))
+    job.train(model)
+    job.finish(model)
+
+
+@case()
+def frozen_group(job):  # gathered, never reduced
+    model = Net()
+    model.blocks[1].requires_grad_(False)
+    job.shard(model)
+    job.train(model)
+    job.finish(model)
+
+
+# ---- dtypes
+
+@case(worlds=(4,), fp32=False)
+def mixed_dtypes(job):  # FSDP2 gathers such a group as bytes
+    model = job.shard(Extra(nn.Parameter(torch.ones(7, 3).bfloat16(), requires_grad=False)))
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(2, 3, 4), fp32=False)
+def bf16(job):
+    model = job.shard(Net().bfloat16(), mp_policy=BF16_SUM32)
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(4,), fp32=False)
+def bf16_reduced_in_bf16(job):
+    model = job.shard(Net().bfloat16())
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(4,), fp32=False)
+def fp16(job):
+    model = job.shard(Net().half(), mp_policy=BF16_SUM32)
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(4,), fp32=False, reduce="stock", reduce_reason="Half")
+def fp16_reduced_in_fp16(job):  # FSDP2 divides its gradient pack before it sends it
+    model = job.shard(Net().half())
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(4,), fp32=False)
+def cast_to_bf16(job):  # fp32 master weights, bf16 compute
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = job.shard(Net(width=10), mp_policy=policy)
+    job.train(model)
+    job.finish(model)
+
+
+class GatheredInBf16(torch.Tensor):
+    """An fp32 parameter that FSDP2 gathers in bf16; the parameter is the gathered memory itself."""
+
+    def fsdp_pre_all_gather(self, mesh, outer_size, outer_stride, module, mp_policy):
+        return (self.as_subclass(torch.Tensor).bfloat16(),), None
+
+    def fsdp_post_all_gather(self, gathered, metadata, dtype, *, out=None):
+        if out is None:
+            return gathered[0], gathered
+        if out.data_ptr() != gathered[0].data_ptr():
+            raise AssertionError("the parameter and what was gathered for it are apart")
+
+
+class GatheredInInt8(torch.Tensor):
+    """An fp32 parameter that FSDP2 gathers as int8 and one fp32 scale a rank."""
+
+    def fsdp_pre_all_gather(self, mesh, outer_size, outer_stride, module, mp_policy):
+        plain = self.as_subclass(torch.Tensor)
+        scale = plain.abs().max().clamp(min=1e-6).view(1) / 127
+        return ((plain / scale).round().to(torch.int8), scale), None
+
+    def fsdp_post_all_gather(self, gathered, metadata, dtype, *, out=None):
+        quantized, scales = gathered
+        plain = quantized.to(dtype).view(len(scales), -1) * scales.view(-1, 1).to(dtype)
+        plain = plain.view(quantized.shape)
+        if out is None:
+            return plain, (plain,)
+        with torch.autograd._unsafe_preserve_version_counter(out):
+            out.copy_(plain)
+
+
+def with_matrices_as(model, kind):
+    for block in model.blocks:
+        for linear in (block.up, block.down):
+            linear.weight = nn.Parameter(linear.weight.detach().as_subclass(kind))
+    return model
+
+
+@case(worlds=(4,), fp32=False)
+def subclass_gathered_in_bf16(job):
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = job.shard(with_matrices_as(Net(), GatheredInBf16), mp_policy=policy)
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(4,), fp32=False)
+def subclass_gathered_in_int8(job):
+    model = job.shard(with_matrices_as(Net(), GatheredInInt8))
+    job.train(model)
+    job.finish(model)
+
+
+# ---- when parameters are gathered and freed
+
+@case()
+def kept_after_forward(job):
+    model = job.shard(Net(), reshard_after_forward=False)
+    job.train(model)
+    job.finish(model)
+
+
+@case()
+def resharded_to_two(job):
+    model = job.shard(Net(), reshard_after_forward=2)
+    job.train(model)
+    job.finish(model)
+
+
+@case()
+def hsdp(job):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = job.shard(Net(width=10), mesh=mesh)
+    job.train(model)
+    job.finish(model)
+
+
+@case()
+def prefetch(job):
+    model = job.shard(Net(depth=4))
+    first, *rest = model.blocks
+    model.set_modules_to_forward_prefetch([first, rest[0]])
+    for i, block in enumerate(model.blocks):
+        block.set_modules_to_forward_prefetch(list(model.blocks)[i + 1 : i + 3])
+        block.set_modules_to_backward_prefetch(list(model.blocks)[max(0, i - 2) : i][::-1])
+    job.train(model)
+    job.finish(model)
+
+
+@case()
+def asynchronous_unshard(job):
+    model = job.shard(Net())
+    optimizer = job.sgd(model)
+    for step in range(STEPS):
+        handles = [block.unshard(async_op=True) for block in model.blocks]
+        handles[0].wait()  # the others are waited for by their forward
+        loss = job.loss(model, step)
+        loss.backward()
+        job.step(optimizer, loss)
+    job.finish(model)
+
+
+@case()
+def gathered_by_hand(job):  # a user's own unshard and reshard, outside any forward
+    model = job.shard(Net())
+
+    def look(step):
+        model.blocks[0].unshard()
+        job.losses.append(model.blocks[0].up.weight.detach().norm().item())
+        model.blocks[0].reshard()
+
+    job.train(model, between=look)
+    job.finish(model)
+
+
+@case()
+def activation_checkpointing(job):
+    model = job.shard(Net())
+    for block in model.blocks:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    job.train(model)
+    job.finish(model)
+
+
+@case()
+def recomputed_blocks(job):  # checkpointing around the sharded block: its gather is repeated
+    model = job.shard(Net())
+
+    def forward(x):
+        x = model.first(x)
+        for block in model.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return model.last(x)
+
+    model.forward = forward
+    job.train(model)
+    job.finish(model)
+
+
+# ---- gradients
+
+def accumulate(job, model, kept=False):
+    """Three micro-batches a step, one reduce-scatter; `kept`: parameters stay until the last."""
+    optimizer = job.sgd(model)
+    for step in range(STEPS):
+        for micro in range(3):
+            last = micro == 2
+            model.set_requires_gradient_sync(last)
+            if kept:
+                model.set_reshard_after_backward(last)
+            loss = job.loss(model, 3 * step + micro)
+            loss.backward()
+        job.step(optimizer, loss)
+    job.finish(model)
+
+
+@case()
+def accumulation(job):
+    accumulate(job, job.shard(Net()))
+
+
+@case()
+def accumulation_kept(job):
+    accumulate(job, job.shard(Net()), kept=True)
+
+
+@case(worlds=(4,), fp32=False)
+def accumulation_bf16(job):  # the accumulated gradients are fp32
+    accumulate(job, job.shard(Net().bfloat16(), mp_policy=BF16_SUM32))
+
+
+@case()
+def accumulation_of_shards(job):  # every micro-batch reduces and adds to the shard's gradient
+    model = job.shard(Net())
+    optimizer = job.sgd(model)
+    for step in range(STEPS):
+        for micro in range(2):
+            loss = job.loss(model, 2 * step + micro)
+            loss.backward()
+        job.step(optimizer, loss)
+    job.finish(model)
+
+
+@case()
+def hsdp_accumulation(job):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = job.shard(Net(), mesh=mesh)
+    optimizer = job.sgd(model)
+    for step in range(STEPS):
+        for micro in range(2):
+            model.set_requires_all_reduce(micro == 1)
+            loss = job.loss(model, 2 * step + micro)
+            loss.backward()
+        job.step(optimizer, loss)
+    job.finish(model)
+
+
+@case()
+def clipping(job):
+    model = job.shard(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4)
+    for step in LONG:
+        loss = job.loss(model, step)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        job.losses.append(norm.full_tensor().item())
+        job.step(optimizer, loss)
+    job.finish(model)
+
+
+@case()
+def summed_gradients(job):  # SUM instead of AVG
+    model = job.shard(Net())
+    for module in (model, *model.blocks):
+        module.set_force_sum_reduction_for_comms(True)
+    job.train(model)
+    job.finish(model)
+
+
+# ---- beside the training steps
+
+@case()
+def evaluation_no_grad(job):
+    model = job.shard(Net())
+
+    def evaluate(step):
+        with torch.no_grad():
+            job.losses.append(job.loss(model, 500 + step).item())
+
+    job.train(model, between=evaluate)
+    job.finish(model)
+
+
+@case()
+def evaluation_inference(job):
+    model = job.shard(Net())
+
+    def evaluate(step):
+        with torch.inference_mode():
+            job.losses.append(job.loss(model, 500 + step).item())
+
+    job.train(model, between=evaluate)
+    job.finish(model)
+
+
+@case()
+def saved_and_loaded(job):
+    def build():
+        model = job.shard(Net(width=10))
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4)
+
+    folder = [tempfile.mkdtemp() if job.rank == 0 else None]
+    dist.broadcast_object_list(folder)
+    model, optimizer = build()
+    job.train(model, optimizer, steps=range(5))
+    saved = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+    dcp.save(saved, checkpoint_id=folder[0])
+    job.train(model, optimizer, steps=range(5, 7))  # what loading must undo
+
+    fresh = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+    dcp.load(fresh, checkpoint_id=folder[0])
+    set_state_dict(model, optimizer, model_state_dict=fresh["model"],
+                   optim_state_dict=fresh["optimizer"])
+    job.train(model, optimizer, steps=range(5, STEPS))
+    job.finish(model)
+
+    resumed, optimizer = build()
+    state = dict(zip(("model", "optimizer"), get_state_dict(resumed, optimizer)))
+    dcp.load(state, checkpoint_id=folder[0])
+    set_state_dict(resumed, optimizer, model_state_dict=state["model"],
+                   optim_state_dict=state["optimizer"])
+    job.train(resumed, optimizer, steps=range(5, STEPS))
+    job.finish(resumed, "resumed")
+
+
+@case()
+def two_models(job):
+    models = [job.shard(Net()), job.shard(Net(width=10, depth=1))]
+    optimizers = [job.sgd(model) for model in models]
+    for step in range(STEPS):
+        for model, optimizer in zip(models, optimizers):
+            job.train(model, optimizer, steps=(step,))
+    for i, model in enumerate(models):
+        job.finish(model, f"model{i}")
+
+
+@case()
+def student_and_teacher(job):  # two models of the same shapes, alive at once
+    torch.manual_seed(99)
+    teacher, student = job.shard(Net()), job.shard(Net())
+    optimizer = job.sgd(student)
+    for step in range(STEPS):
+        x, _ = job.batch(step, student.width)
+        with torch.no_grad():
+            target = teacher(x)
+        loss = (student(x) - target).pow(2).mean()
+        loss.backward()
+        job.step(optimizer, loss)
+    job.finish(student)
+
+
+@case()
+def deleted_and_rebuilt(job):
+    for round in range(3):
+        model = job.shard(Net())
+        optimizer = job.train(model, steps=range(4))
+        job.finish(model, f"model{round}")
+        del model, optimizer
+        gc.collect()
+
+
+# ---- what must go the stock way
+
+@case(worlds=(2,), tier="stock", reason="offload")
+def offloaded(job):
+    model = job.shard(Net(), offload_policy=CPUOffloadPolicy(pin_memory=False))
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(2,), tier="stock", reason="256", reduce="stock", reduce_reason="256")
+def three_hundred_parameters(job):
+    model = nn.Sequential(*(nn.LayerNorm(8) for _ in range(150)))
+    model.width = 8
+    job.shard(model)
+    job.train(model)
+    job.finish(model)
+
+
+class Collective:
+    """What set_custom_* asks of a user: allocate and call."""
+
+    def allocate(self, size, *, dtype, device):
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class ListAllGather(Collective):
+    def __call__(self, output_tensor, input_tensor, group, async_op=False):
+        chunks = list(output_tensor.chunk(group.size()))
+        return dist.all_gather(chunks, input_tensor.clone(), group=group, async_op=async_op)
+
+
+class SameAllGather(Collective):
+    def __call__(self, output_tensor, input_tensor, group, async_op=False):
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+
+
+class ReduceByAllReduce(Collective):
+    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        total = input_tensor.clone()
+        dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
+        output_tensor.copy_(total.chunk(group.size())[group.rank()] / group.size())
+
+
+@case(worlds=(2,), tier="stock", reason="custom")
+def custom_all_gather(job):
+    model = job.shard(Net())
+    for module in (model, *model.blocks):
+        module.set_custom_all_gather(ListAllGather())
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(4,), tier="stock", reason="custom")
+def custom_all_gather_same_operation(job):
+    model = job.shard(Net())
+    for module in (model, *model.blocks):
+        module.set_custom_all_gather(SameAllGather())
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(2,), reduce="stock", reduce_reason="custom")
+def custom_reduce_scatter(job):
+    model = job.shard(Net())
+    for module in (model, *model.blocks):
+        module.set_custom_reduce_scatter(ReduceByAllReduce())
+    job.train(model)
+    job.finish(model)
+
+
+@case(worlds=(2,), tier="coalesced", reduce="stock", local_ranks=1)
+def two_nodes(job):
+    plain(job)
+
+
+@case(worlds=(4,), tier="coalesced", reduce="stock", local_ranks=2, fp32=False)
+def two_nodes_of_two(job):
+    bf16(job)

@@ -1,0 +1,86 @@
+"""What two runs of a case must have in common. Every function returns a problem, or ''.
+
+A run is the list of the ranks' results, as worker.py describes them.
+"""
+
+
+def outcome(run, raises):
+    """Every rank has a result, or the error that the case expects."""
+    for rank, result in enumerate(run):
+        error = result.get("error", "")
+        if bool(error) != bool(raises) or raises not in error:
+            return f"rank {rank}: {error or 'no error'}{f', not {raises}' if raises else ''}"
+    return ""
+
+
+def same_bits(run, other, name):
+    """Every loss, every shard, every error of every rank."""
+    for rank, (a, b) in enumerate(zip(run, other)):
+        if a.get("error") != b.get("error"):
+            return f"rank {rank}: {a.get('error')}; {name}: {b.get('error')}"
+        if "error" in a:
+            continue
+        if len(a["losses"]) != len(b["losses"]) or a["shards"].keys() != b["shards"].keys():
+            return f"rank {rank}: other losses or shards than {name}"
+        for i, (x, y) in enumerate(zip(a["losses"], b["losses"])):
+            if x != y:
+                return f"rank {rank}: loss {i} is {x}, {name}: {y}"
+        for key in a["shards"]:
+            if a["shards"][key] != b["shards"][key]:
+                return f"rank {rank}: the final shard of {key} differs from {name}"
+    return ""
+
+
+def near_losses(run, other, relative=1e-6):
+    """fp32 losses of two runs that add the gradients in different orders."""
+    for rank, (a, b) in enumerate(zip(run, other)):
+        for i, (x, y) in enumerate(zip(a.get("losses", ()), b.get("losses", ()))):
+            x, y = float.fromhex(x), float.fromhex(y)
+            if not abs(x - y) <= relative * abs(y):
+                return f"rank {rank}: loss {i} is {x}, stock {y}: {abs(x - y) / abs(y):.1e} apart"
+    return ""
+
+
+def reported(groups_by_rank, expected, reduces):
+    """The report's groups of a case. `reduces`: Tide was allowed to carry reduce-scatters."""
+    for rank, groups in enumerate(groups_by_rank):
+        if expected["tier"] is None and groups:
+            return f"rank {rank}: {len(groups)} groups where FSDP2 communicates nothing"
+        if expected["tier"] and not groups:
+            return f"rank {rank}: no group in the report"
+        for group in groups:
+            problem = gathered(group, expected) or reduced(group, expected, reduces)
+            if problem:
+                return f"rank {rank}, group {group['index']} '{group['name']}': {problem}"
+    return ""
+
+
+def gathered(group, expected):
+    tier, reason = group["tier"], group["reason"]
+    if tier != expected["tier"]:
+        return f"all-gather: tier {tier} ({reason}), not {expected['tier']}"
+    if expected["reason"] not in reason:
+        return f"all-gather: the reason '{reason}' does not mention '{expected['reason']}'"
+    ours = group["all_gathers"] - group["all_gathers_stock"]
+    if (tier == "stock") != (ours == 0):
+        return f"all-gather: tier {tier}, and Tide carried {ours} of {group['all_gathers']}"
+    if tier != "stock" and not group["copy_bytes_avoided"]:
+        return "all-gather: no copy was avoided"
+    return ""
+
+
+def reduced(group, expected, reduces):
+    if not group["reduce_scatters"]:  # frozen, or never trained
+        return ""
+    wanted = "layout" if reduces and expected["reduce"] == "tide" else "stock"
+    reason = expected["reduce_reason"] if reduces else ""
+    ours = group["reduce_scatters"] - group["reduce_scatters_stock"]
+    if group["reduce_scatter_tier"] != wanted:
+        return f"reduce-scatter: tier {group['reduce_scatter_tier']} " \
+               f"({group['reduce_scatter_reason']}), not {wanted}"
+    if reason not in group["reduce_scatter_reason"]:
+        return f"reduce-scatter: the reason '{group['reduce_scatter_reason']}' does not mention " \
+               f"'{reason}'"
+    if (wanted == "stock") != (ours == 0):
+        return f"reduce-scatter: tier {wanted}, Tide carried {ours} of {group['reduce_scatters']}"
+    return ""
