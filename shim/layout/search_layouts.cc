@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "shim/layout/owner_assignment.h"
 #include "shim/layout/ragged_math.h"
 
 namespace tide::ragged {
@@ -114,13 +115,16 @@ class Search {
     return candidate.fsdp <= request_.gpus_per_node ? request_.within_node : request_.between_nodes;
   }
 
-  double optimizer_bytes(const Placed& placed, bool repeated) const {
+  // Embeddings and heads, which are there once, take AdamW.
+  bool is_muon(int64_t count) const { return request_.optimizer == Optimizer::kMuon && count > 1; }
+
+  double optimizer_bytes(const Placed& placed, int64_t count) const {
     const bool is_matrix = placed.tensor.shape.size() >= 2;
     double bytes = element_bytes(placed.tensor.dtype) < 4 ? 4.0 : 0.0;
     if (request_.optimizer == Optimizer::kAdam8bit && is_matrix) {
       return bytes + 2 + 8.0 / double(placed.block);
     }
-    if (request_.optimizer == Optimizer::kMuon && is_matrix && repeated) return bytes + 4;
+    if (is_matrix && is_muon(count)) return bytes + 4;
     return bytes + 8;
   }
 
@@ -137,7 +141,7 @@ class Search {
     double optimizer = 0;
     bool has_blocks = false;
     for (const Placed& placed : buffer.tensors) {
-      optimizer += optimizer_bytes(placed, count > 1) * double(placed.numel);
+      optimizer += optimizer_bytes(placed, count) * double(placed.numel);
       if (!blocked[placed.index]) continue;
       has_blocks = true;
       Tensor wanted = placed.tensor;
@@ -167,6 +171,11 @@ class Search {
     };
     collective(gathers + reductions, double(candidate->fsdp - 1) * shard * bytes,
                gather_cost(*candidate));
+    if (buffer.requires_grad && is_muon(count)) {
+      double moved = double(assign_owners({buffer}).moved_bytes) / double(candidate->fsdp);
+      candidate->wire_bytes += times * moved;
+      candidate->seconds += times * moved / gather_cost(*candidate).bytes_per_s;
+    }
     const double replicas = double(candidate->replicas);
     const bool all_in_node = request_.gpus <= request_.gpus_per_node;
     collective(reductions, 2 * (replicas - 1) / replicas * shard * bytes,
@@ -231,6 +240,15 @@ class Search {
     return c.worst_padding_pct() <= request_.max_padding_pct;
   }
 
+  // What of `plain` a candidate changes, a bit each.
+  static constexpr unsigned kSizeChange = 1, kAllChanges = 31;
+  static unsigned changes(const Candidate& plain, const Candidate& c) {
+    return unsigned(c.fsdp != plain.fsdp) * kSizeChange | unsigned(c.rows != plain.rows) << 1 |
+           unsigned(c.experts != plain.experts) << 2 |
+           unsigned(c.own_group != plain.own_group) << 3 |
+           unsigned(c.sub_buffers != plain.sub_buffers) << 4;
+  }
+
   void find_plain(SearchResult* result) const {
     const auto& all = result->candidates;
     auto plain = std::find_if(all.begin(), all.end(), [&](const Candidate& c) {
@@ -276,21 +294,28 @@ class Search {
     const std::vector<Candidate>& all = result->candidates;
     auto whole = [&](const Candidate& c) { return fits(c) && c.rows == request_.rows; };
     auto lean = [&](const Candidate& c) { return whole(c) && pads_little(c); };
-    // On a tie of time, less memory; the plainer choice comes first in the list.
-    auto time = [](const Candidate& c) { return std::pair(c.seconds, c.memory.total()); };
     const std::string memory = format("%.1f GiB", request_.memory_bytes / (1 << 30));
     const std::string limit = format("%g %%", request_.max_padding_pct);
-    if ((result->recommended = least(all, lean, time))) {
-      result->reason = "least communication of all that fit " + memory +
-                       ", keep every block whole and pad at most " + limit;
+    if (auto fastest = least(all, lean, [](const Candidate& c) { return c.seconds; })) {
+      const Candidate& plain = all[result->plain];
+      result->recommended = least(
+          all,
+          [&](const Candidate& c) { return lean(c) && c.seconds <= 1.01 * all[*fastest].seconds; },
+          [&](const Candidate& c) {
+            return std::pair(std::popcount(changes(plain, c) & ~kSizeChange), c.memory.total());
+          });
+      result->reason = "of all that fit " + memory + ", keep every block whole and pad at most " +
+                       limit +
+                       ": the least communication (to 1 %), then the plainest layout, then "
+                       "the least memory";
     } else if ((result->recommended =
                     least(all, whole, [](const Candidate& c) { return c.worst_padding_pct(); }))) {
       result->reason = "nothing that fits " + memory +
                        " and keeps every block whole pads at most " + limit + "; this pads least";
     } else {
-      auto any = [](const Candidate&) { return true; };
-      const Candidate& smallest =
-          all[*least(all, any, [](const Candidate& c) { return c.memory.total(); })];
+      const Candidate& smallest = all[*least(
+          all, [&](const Candidate& c) { return c.rows == request_.rows; },
+          [](const Candidate& c) { return c.memory.total(); })];
       result->reason =
           "nothing that keeps every block whole fits " + memory + " per GPU; the least is " +
           format("%.1f GiB", smallest.memory.total() / (1 << 30)) + " with " + describe(smallest);

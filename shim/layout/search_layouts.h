@@ -59,7 +59,8 @@ struct Candidate {
   double block_padding_pct = 0;  // of the buffers that hold the blocks
   int64_t cut_blocks = 0;        // blocks of the requested rows that a device border cuts
   Memory memory;
-  double wire_bytes = 0;  // received: two all-gathers, a reduce-scatter, the replicas' all-reduce
+  double wire_bytes = 0;  // received: two all-gathers, a reduce-scatter, the replicas' all-reduce,
+                          // and under Muon the matrices on their way to their owners and back
   int64_t collectives = 0;
   double seconds = 0;   // of those collectives one after the other
   bool pareto = false;  // none on the front is as good in memory, seconds (to 1 %) and cut blocks

@@ -1,0 +1,33 @@
+# The planner as libtide-plan.so with its Python module, and the command `tide`.
+APT += libyaml-cpp-dev libcli11-dev nlohmann-json3-dev
+
+PLANNER := $(wildcard shim/layout/ragged_*.cc shim/layout/baseline_*.cc shim/layout/search_*.cc shim/layout/owner_*.cc)
+CLI := $(filter-out shim/cli/main.cc,$(wildcard shim/cli/*.cc))
+
+hash := \#
+cli_has = $(shell printf '$(hash)if __has_include(<$(1)>)\n1\n$(hash)endif\n' | $(CXX) -E -P -x c++ -)
+ifneq ($(and $(call cli_has,yaml-cpp/yaml.h),$(call cli_has,CLI/CLI.hpp),$(call cli_has,nlohmann/json.hpp)),)
+PRODUCTS += $(BIN)/tide $(LIB)/libtide-plan.so $(LIB)/tide_plan.py
+else
+SKIPPED += tide_and_libtide-plan.so:_install_libyaml-cpp-dev,_libcli11-dev_and_nlohmann-json3-dev
+endif
+
+$(eval $(call program,$(BIN)/tide,$(filter-out shim/layout/ragged_abi.cc,$(PLANNER)) $(CLI) shim/cli/main.cc,-lyaml-cpp))
+$(eval $(call shared,$(LIB)/libtide-plan.so,$(filter shim/layout/ragged_%,$(PLANNER)),-Xlinker --version-script=shim/layout/ragged_abi.map))
+$(LIB)/libtide-plan.so: shim/layout/ragged_abi.map
+
+$(LIB)/tide_plan.py: shim/cli/python/tide_plan.py
+	@mkdir -p $(@D)
+	cp $< $@
+
+# The script that --from-torch runs travels inside the command, as a C++ string.
+TORCH_SCRIPT := $(OBJ)/shim/cli/describe_model.inc
+$(TORCH_SCRIPT): shim/cli/python/describe_model.py
+	@mkdir -p $(@D)
+	{ printf 'R"py('; cat $<; printf ')py"\n'; } >$@
+$(OBJ)/shim/cli/from_torch.cc.o: EXTRA += -I$(OBJ)/shim/cli
+$(OBJ)/shim/cli/from_torch.cc.o: $(TORCH_SCRIPT)
+
+BENCHES += bench-plan
+bench-plan: $(TESTBIN)/ragged_bench  ## planning time of every model at every size
+	$(TESTBIN)/ragged_bench tests/data/models

@@ -1,0 +1,24 @@
+// The subcommands of `tide`, a file each. A command throws tide::Error on bad input (exit status
+// kFailed); CLI11 reports a bad command line (kUsage).
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace tide::cli {
+
+enum ExitStatus : int {
+  kDone = 0,
+  kFailed = 1,   // the input is bad, or no plan exists
+  kUsage = 2,    // unknown or missing options
+  kNothing = 3,  // `tide plan search`: no layout fits the memory
+};
+
+// Thrown by a command that has printed its result and ends with another status than kDone.
+struct Exit {
+  ExitStatus status;
+};
+
+void add_plan(CLI::App& tide);
+void add_plan_search(CLI::App& plan);
+
+}  // namespace tide::cli

@@ -1,0 +1,25 @@
+// `tide`: one command line for the planner and, file by file, whatever else Tide can be asked.
+#include <exception>
+#include <iostream>
+
+#include "shim/cli/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App tide("Tide: FSDP2 without layout copies", "tide");
+  tide.set_version_flag("--version", "tide " TIDE_VERSION);
+  tide.require_subcommand(1);
+  tide.footer(
+      "Exit status: 0 done; 1 bad input or no plan; 2 bad command line; 3 search: nothing fits.");
+  tide::cli::add_plan(tide);
+  try {
+    tide.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return tide.exit(error) == 0 ? tide::cli::kDone : tide::cli::kUsage;
+  } catch (const tide::cli::Exit& exit) {
+    return exit.status;
+  } catch (const std::exception& error) {
+    std::cerr << "tide: " << error.what() << "\n";
+    return tide::cli::kFailed;
+  }
+  return tide::cli::kDone;
+}
