@@ -1,0 +1,3 @@
+# Device-independent collectives.
+APT += nlohmann-json3-dev
+COLLECTIVE_SOURCES := $(wildcard shim/collective/*.cc)

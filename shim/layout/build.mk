@@ -1,0 +1,2 @@
+# Pure functions: places and moves as data.
+LAYOUT_SOURCES := shim/layout/parameter_major.cc

@@ -1,0 +1,27 @@
+# libtide-torch-X.Y.Z.so: against the torch of this python, one file per torch version, so that
+# several can lie side by side; libtide-torch.so points to the one built last.
+TORCH_RELEASE := $(firstword $(subst +, ,$(TORCH_VERSION)))
+TORCH_SOURCES := $(wildcard shim/torch/*.cc)
+TORCH_FREE_SOURCES := $(COLLECTIVE_SOURCES) $(LAYOUT_SOURCES) $(HOST_DEVICE_SOURCES)
+TORCH_LIBRARY := $(LIB)/libtide-torch-$(TORCH_RELEASE).so
+
+ifeq ($(TORCH_VERSION),)
+SKIPPED += libtide-torch.so:_this_python_has_no_torch;_"make_deps"_installs_one_into_$(BUILD)/venv
+else
+# torch's headers are not ours to warn about; each torch version has objects of its own.
+TORCH_OBJ := $(OBJ)/torch-$(TORCH_RELEASE)
+TORCH_FLAGS := -isystem $(TORCH_INCLUDE) -isystem $(TORCH_INCLUDE)/torch/csrc/api/include \
+  -DUSE_DISTRIBUTED -DUSE_C10D_GLOO -Wno-deprecated-declarations -g1
+
+$(TORCH_OBJ)/%.cc.o: %.cc
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(TORCH_FLAGS) -MMD -MP -c -o $@ $<
+
+$(TORCH_LIBRARY): $(TORCH_SOURCES:%=$(TORCH_OBJ)/%.o) $(call objects,$(TORCH_FREE_SOURCES))
+	@mkdir -p $(@D)
+	$(CXX) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
+	  -L$(TORCH_LIB) -ltorch_cpu -lc10 -lpthread -ldl
+$(LIB)/libtide-torch.so: $(TORCH_LIBRARY)
+	ln -sfn $(<F) $@
+PRODUCTS += $(TORCH_LIBRARY) $(LIB)/libtide-torch.so
+endif

@@ -1,0 +1,133 @@
+#include "shim/torch/gather.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include "shim/collective/all_gather.h"
+#include "shim/torch/storage.h"
+#include "shim/torch/work.h"
+
+namespace tide::shim {
+namespace {
+
+// A slot of a team, given back by whoever drops it last.
+struct Lease {
+  std::shared_ptr<device::Team> team;
+  device::Slot slot;
+  Lease(std::shared_ptr<device::Team> owner, uint64_t bytes)
+      : team(std::move(owner)), slot(team->acquire(bytes)) {}
+  ~Lease() { team->release(slot); }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+};
+
+at::Tensor bytes_at(const void* data, uint64_t bytes, at::Device device) {
+  return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(bytes)},
+                       at::TensorOptions().dtype(at::kByte).device(device));
+}
+
+}  // namespace
+
+Gather::Gather(std::shared_ptr<Group> group, std::shared_ptr<GatherPlan> plan,
+               std::vector<at::Tensor> inputs, int rank)
+    : group_(std::move(group)), plan_(std::move(plan)), inputs_(std::move(inputs)), rank_(rank) {
+  // A shard that is not contiguous here is put in order by this rank alone: going stock would need
+  // all ranks to agree.
+  for (at::Tensor& input : inputs_) input = input.contiguous();
+}
+
+Gather::~Gather() {
+  if (!work_) return;
+  try {
+    work_->wait();
+  } catch (const std::exception&) {
+    // A failed team does not use its slots again, and FSDP2 has waited itself or gives up.
+  }
+}
+
+c10::intrusive_ptr<c10d::Work> Gather::start(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& process_group, const Communicator& communicator,
+    std::chrono::milliseconds timeout, const at::Tensor& output) {
+  const layout::GatherLayout& layout = plan_->layout;
+  if (communicator.decision.tier == collective::Tier::kLayout) {
+    auto lease = std::make_shared<Lease>(communicator.team, layout.slot);
+    landing_ = lease->slot.data;
+    std::vector<const void*> shards;
+    for (const at::Tensor& input : inputs_) shards.push_back(input.const_data_ptr());
+    auto pending =
+        collective::all_gather(*communicator.team, layout, shards, lease->slot,
+                               {.what = "all-gather of " + group_->label,
+                                .timeout = timeout,
+                                .keep = std::make_shared<std::vector<at::Tensor>>(inputs_)});
+    lease_ = std::move(lease);
+    work_ = c10::make_intrusive<TideWork>(rank_, c10d::OpType::_ALLGATHER_BASE, std::move(pending),
+                                          std::vector<at::Tensor>{output});
+    inputs_.clear();
+    return work_;
+  }
+
+  // Coalesced: the group's own backend moves each parameter straight to its place.
+  auto memory = std::make_shared<at::Tensor>(
+      at::empty({static_cast<int64_t>(layout.slot + layout::kAlignment)},
+                at::TensorOptions().dtype(at::kByte).device(plan_->shape.device)));
+  const auto start = reinterpret_cast<uintptr_t>(memory->data_ptr());
+  landing_ = reinterpret_cast<std::byte*>(layout::align_up(start));
+  lease_ = memory;
+  std::vector<at::Tensor> outputs;
+  std::vector<at::Tensor> inputs;
+  for (size_t p = 0; p < layout.pieces.size(); ++p) {
+    if (layout.pieces[p].shard == 0) continue;
+    const int64_t offset = reinterpret_cast<uintptr_t>(part(p)) - start;
+    const int64_t bytes = layout.pieces[p].shard * layout.world;
+    outputs.push_back(memory->narrow(0, offset, bytes).view(plan_->shape.dtype));
+    inputs.push_back(inputs_[p]);
+  }
+  work_ = process_group->allgather_into_tensor_coalesced(outputs, inputs);
+  inputs_.clear();
+  return work_;
+}
+
+bool Gather::fits(const GatherPlan& plan, const std::vector<at::Tensor>& outs) {
+  if (outs.size() != plan.layout.pieces.size()) return false;
+  for (size_t p = 0; p < outs.size(); ++p) {
+    const uint64_t bytes = plan.layout.pieces[p].shard * plan.layout.world;
+    if (outs[p].storage_offset() != 0 || outs[p].storage().nbytes() != bytes ||
+        !outs[p].storage().unsafeGetStorageImpl()->resizable())
+      return false;
+  }
+  return true;
+}
+
+void Gather::exchange(const std::vector<at::Tensor>& outs) {
+  work_->wait();
+  for (size_t p = 0; p < outs.size(); ++p) {
+    if (plan_->layout.pieces[p].shard == 0) continue;
+    adopt(*outs[p].storage().unsafeGetStorageImpl(), part(p), lease_);
+  }
+  work_.reset();
+  lease_.reset();  // FSDP2's storages hold it from here
+}
+
+void Gather::materialize(const std::shared_ptr<Gather>& gather, const at::Tensor& output) {
+  const at::NoGradGuard no_grad;
+  const GatherPlan& plan = *gather->plan_;
+  if (gather->work_) gather->work_->wait();
+  restore(*output.storage().unsafeGetStorageImpl());
+  const at::Tensor flat =
+      bytes_at(output.storage().data(), output.storage().nbytes(), plan.shape.device);
+  for (size_t p = 0; p < plan.layout.pieces.size(); ++p) {
+    const uint64_t bytes = plan.layout.pieces[p].shard;
+    if (bytes == 0) continue;
+    if (gather->work_) {
+      for (int r = 0; r < plan.layout.world; ++r) {
+        flat.narrow(0, plan.layout.rank_major(r, p), bytes)
+            .copy_(bytes_at(gather->part(p) + r * bytes, bytes, plan.shape.device));
+      }
+    } else {
+      flat.narrow(0, plan.layout.rank_major(gather->rank_, p), bytes)
+          .copy_(gather->inputs_[p].view(at::kByte));
+    }
+  }
+}
+
+}  // namespace tide::shim

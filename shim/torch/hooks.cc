@@ -1,0 +1,72 @@
+#include "shim/torch/hooks.h"
+
+#include <pthread.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace tide::shim {
+namespace {
+
+Config& stored_config() {
+  static auto& instance = *new Config;
+  return instance;
+}
+
+std::atomic<bool> in_forked_child{false};
+
+torch::Library& library(const char* name) {
+  return *new torch::Library(torch::Library::IMPL, name, c10::DispatchKey::BackendSelect, __FILE__,
+                             __LINE__);
+}
+
+}  // namespace
+
+void register_hooks(const Config& given) {
+  stored_config() = given;
+  pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
+
+  // FSDP2 defines its operators later, from Python: implementing them before is legal.
+  torch::Library& fsdp = library("fsdp");
+  fsdp.impl("all_gather_copy_in", torch::CppFunction::makeFromBoxedFunction<&all_gather_copy_in>());
+  fsdp.impl("split_with_sizes_copy",
+            torch::CppFunction::makeFromBoxedFunction<&all_gather_copy_out>());
+  fsdp.impl("chunk_cat", torch::CppFunction::makeFromBoxedFunction<&gradient_pack>());
+  torch::Library& c10d = library("c10d");
+  c10d.impl("_allgather_base_", torch::CppFunction::makeFromBoxedFunction<&all_gather_base>());
+  c10d.impl("_reduce_scatter_base_",
+            torch::CppFunction::makeFromBoxedFunction<&reduce_scatter_base>());
+}
+
+const Config& config() { return stored_config(); }
+
+void stock(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  op.redispatchBoxed(
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect),
+      stack);
+}
+
+bool forked() { return in_forked_child; }
+
+bool plain(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
+         tensor.has_storage() && !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+}
+
+bool all_plain(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), plain);
+}
+
+std::chrono::milliseconds deadline_of(const Communicator& communicator, int64_t milliseconds) {
+  if (config().timeout) return *config().timeout;
+  return milliseconds > 0 ? std::chrono::milliseconds(milliseconds) : communicator.timeout;
+}
+
+void wait_for(const c10::IValue& work) {
+  if (work.isNone()) return;
+  const auto pointer = work.toCustomClass<c10d::Work>();
+  if (pointer) pointer->wait();
+}
+
+}  // namespace tide::shim

@@ -1,0 +1,62 @@
+#include "shim/torch/observe.h"
+
+#include <mutex>
+#include <optional>
+
+namespace tide::shim {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+struct State {
+  std::mutex mutex;
+  Observed costs;
+  std::optional<int> first_group;
+  Clock::time_point step_begin;
+};
+
+State& state() {
+  static auto& instance = *new State;
+  return instance;
+}
+
+}  // namespace
+
+Timed::Timed(const Config& config, Phase phase, uint64_t bytes)
+    : on_(config.mode == Mode::kObserve), phase_(phase), bytes_(bytes), begin_(Clock::now()) {}
+
+Timed::~Timed() {
+  if (!on_) return;
+  State& all = state();
+  std::lock_guard lock(all.mutex);
+  PhaseCost& cost = all.costs.phases[static_cast<size_t>(phase_)];
+  cost.calls += 1;
+  cost.bytes += bytes_;
+  cost.seconds += seconds_since(begin_);
+}
+
+void count_step(int group_index) {
+  State& all = state();
+  std::lock_guard lock(all.mutex);
+  if (!all.first_group) {
+    all.first_group = group_index;
+  } else if (*all.first_group == group_index) {
+    all.costs.steps += 1;
+    all.costs.step_seconds += seconds_since(all.step_begin);
+  } else {
+    return;
+  }
+  all.step_begin = Clock::now();
+}
+
+Observed observed() {
+  State& all = state();
+  std::lock_guard lock(all.mutex);
+  return all.costs;
+}
+
+}  // namespace tide::shim

@@ -1,0 +1,47 @@
+// What stock FSDP2 pays, measured in TIDE_SHIM=observe: bytes and seconds of each phase.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+#include "shim/torch/config.h"
+
+namespace tide::shim {
+
+enum class Phase { kCast, kCopyIn, kAllGather, kCopyOut, kGradientPack, kReduceScatter };
+inline constexpr std::array<const char*, 6> kPhaseNames = {
+    "casts", "copy_in", "all_gather", "copy_out", "gradient_pack", "reduce_scatter"};
+
+struct PhaseCost {
+  uint64_t calls = 0;
+  uint64_t bytes = 0;  // written
+  double seconds = 0;
+};
+
+// Adds the time from its construction to its destruction; nothing unless observing.
+class Timed {
+ public:
+  Timed(const Config& config, Phase phase, uint64_t bytes);
+  ~Timed();
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  bool on_;
+  Phase phase_;
+  uint64_t bytes_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+// A step of training ends when the group whose gradients were reduced first is reduced again.
+void count_step(int group_index);
+
+struct Observed {
+  std::array<PhaseCost, kPhaseNames.size()> phases;
+  uint64_t steps = 0;       // whole ones
+  double step_seconds = 0;  // of all of them
+};
+Observed observed();
+
+}  // namespace tide::shim

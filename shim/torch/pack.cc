@@ -1,0 +1,62 @@
+#include "shim/torch/pack.h"
+
+#include <ATen/ops/_chunk_cat.h>
+
+#include "shim/collective/reduce_scatter.h"
+#include "shim/torch/storage.h"
+#include "shim/torch/work.h"
+
+namespace tide::shim {
+namespace {
+
+device::DType dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return device::DType::kFloat32;
+    case at::kBFloat16:
+      return device::DType::kBFloat16;
+    case at::kHalf:
+      return device::DType::kFloat16;
+    default:
+      TORCH_INTERNAL_ASSERT(false, "a reduce-scatter of ", type, " was planned");
+  }
+}
+
+}  // namespace
+
+Pack::Pack(std::shared_ptr<Group> group, std::shared_ptr<ReducePlan> plan,
+           std::vector<at::Tensor> gradients)
+    : group_(std::move(group)), plan_(std::move(plan)), gradients_(std::move(gradients)) {}
+
+c10::intrusive_ptr<c10d::Work> Pack::start(const Communicator& communicator, int rank, float factor,
+                                           std::chrono::milliseconds timeout,
+                                           const at::Tensor& output) {
+  std::vector<const void*> addresses;
+  // A gradient that autograd left in another order is put in order here, by this rank alone: going
+  // stock would need all ranks to agree.
+  for (at::Tensor& gradient : gradients_) {
+    gradient = gradient.contiguous();
+    addresses.push_back(gradient.const_data_ptr());
+  }
+  auto pending = collective::reduce_scatter(
+      communicator.team, plan_->layout,
+      {.gradients = addresses,
+       .in = dtype_of(plan_->shape.in),
+       .output = output.mutable_data_ptr(),
+       .out = dtype_of(plan_->shape.out),
+       .factor = factor},
+      {.what = "reduce-scatter of " + group_->label,
+       .timeout = timeout,
+       .keep = std::make_shared<std::vector<at::Tensor>>(std::move(gradients_))});
+  return c10::make_intrusive<TideWork>(rank, c10d::OpType::_REDUCE_SCATTER_BASE, std::move(pending),
+                                       std::vector<at::Tensor>{output});
+}
+
+void Pack::materialize(const std::shared_ptr<Pack>& pack, const at::Tensor& packed) {
+  const at::NoGradGuard no_grad;
+  restore(*packed.storage().unsafeGetStorageImpl());
+  at::Tensor rows = packed.view({pack->plan_->shape.world, -1});
+  at::_chunk_cat_out(rows, pack->gradients_, 0, pack->plan_->shape.world);
+}
+
+}  // namespace tide::shim

@@ -1,0 +1,39 @@
+// The gradients of a group on their way into a reduce-scatter: FSDP2's pack (chunk_cat) is
+// deferred, its fp32 buffer has no memory, and the gradients are held here until they are summed.
+// It travels in the stripped pack that FSDP2 holds, and dies with it.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <memory>
+#include <vector>
+
+#include "shim/torch/communicator.h"
+#include "shim/torch/group.h"
+#include "shim/torch/storage.h"
+
+namespace tide::shim {
+
+class Pack : public Stripped {
+ public:
+  Pack(std::shared_ptr<Group> group, std::shared_ptr<ReducePlan> plan,
+       std::vector<at::Tensor> gradients);
+
+  const std::shared_ptr<Group>& group() const { return group_; }
+  const std::shared_ptr<ReducePlan>& plan() const { return plan_; }
+
+  // Sums into `output` (one rank's shard). `factor` multiplies the sum, once, in fp32.
+  c10::intrusive_ptr<c10d::Work> start(const Communicator& communicator, int rank, float factor,
+                                       std::chrono::milliseconds timeout, const at::Tensor& output);
+
+  // Gives FSDP2's pack the memory and the contents that stock would have.
+  static void materialize(const std::shared_ptr<Pack>& pack, const at::Tensor& packed);
+
+ private:
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<ReducePlan> plan_;
+  std::vector<at::Tensor> gradients_;
+};
+
+}  // namespace tide::shim

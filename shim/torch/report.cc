@@ -1,0 +1,164 @@
+#include "shim/torch/report.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "shim/torch/communicator.h"
+#include "shim/torch/group.h"
+#include "shim/torch/log.h"
+#include "shim/torch/observe.h"
+
+namespace tide::shim {
+namespace {
+
+struct Subject {
+  Config config;
+  std::string torch_version;
+  pid_t pid = 0;
+};
+
+Subject& subject() {
+  static auto& instance = *new Subject;
+  return instance;
+}
+
+nlohmann::json counters_json(const Counters& c) {
+  return {
+      {"all_gathers", c.all_gathers},         {"all_gathers_stock", c.all_gathers_stock},
+      {"reduce_scatters", c.reduce_scatters}, {"reduce_scatters_stock", c.reduce_scatters_stock},
+      {"copy_bytes", c.copy_bytes},           {"copy_bytes_avoided", c.copy_bytes_avoided}};
+}
+
+nlohmann::json group_json(const Group& group) {
+  nlohmann::json json = counters_json(group.counters);
+  json.update({{"index", group.index},
+               {"name", group.facts.name},
+               {"parameters", group.facts.parameters},
+               {"bytes", group.bytes},
+               {"tier", group.tier},
+               {"reason", group.reason},
+               {"reduce_scatter_tier", group.reduce_tier},
+               {"reduce_scatter_reason", group.reduce_reason}});
+  return json;
+}
+
+// The recoverable share of a step is what the layout copies take of it: with Tide they are gone.
+// The collectives' own time is printed beside it, not counted: how much of it is hidden behind
+// compute is not known here.
+nlohmann::json observed_json(const Observed& seen) {
+  nlohmann::json json{{"steps", seen.steps}, {"step_seconds", nullptr}};
+  const double steps = static_cast<double>(seen.steps);
+  const double step = seen.steps > 0 ? seen.step_seconds / steps : 0;
+  double copies = 0;
+  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+    const PhaseCost& cost = seen.phases[i];
+    nlohmann::json phase{{"calls", cost.calls}, {"bytes", cost.bytes}, {"seconds", cost.seconds}};
+    if (seen.steps > 0) {
+      phase["bytes_per_step"] = static_cast<double>(cost.bytes) / steps;
+      phase["seconds_per_step"] = cost.seconds / steps;
+      phase["share_of_step"] = cost.seconds / steps / step;
+    }
+    json[kPhaseNames[i]] = phase;
+    const auto kind = static_cast<Phase>(i);
+    if (kind == Phase::kCopyIn || kind == Phase::kCopyOut || kind == Phase::kGradientPack)
+      copies += cost.seconds;
+  }
+  if (seen.steps > 0) {
+    json["step_seconds"] = step;
+    json["recoverable_seconds_per_step"] = copies / steps;
+    json["recoverable_share_of_step"] = copies / steps / step;
+  }
+  return json;
+}
+
+int rank_of_process() {
+  // The interpreter may be gone at exit: the rank was noted when the first group was made.
+  return log_rank();
+}
+
+std::string with_rank(std::string path) {
+  for (size_t at = path.find("%r"); at != std::string::npos; at = path.find("%r"))
+    path.replace(at, 2, std::to_string(rank_of_process()));
+  return path;
+}
+
+const char* mode_name(Mode mode) {
+  return mode == Mode::kOn ? "on" : mode == Mode::kObserve ? "observe" : "off";
+}
+
+void write_report(const Subject& about, const nlohmann::json& json) {
+  if (about.config.report.empty()) return;
+  const std::string path = with_rank(about.config.report);
+  std::ofstream file(path);
+  file << json.dump(1) << "\n";
+  file.close();
+  if (!file) log(LogLevel::kError, "cannot write TIDE_REPORT=" + path + ": " + strerror(errno));
+}
+
+std::string megabytes(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f MB", static_cast<double>(bytes) / 1e6);
+  return text;
+}
+
+void print_summary(const Subject& about, const Counters& totals, size_t by_layout, size_t all) {
+  if (rank_of_process() != 0 || all == 0 || about.config.mode == Mode::kOff) return;
+  std::fprintf(stderr,
+               "tide: %zu of %zu groups by layout; %s of layout copies avoided on this rank, %s "
+               "made\n",
+               by_layout, all, megabytes(totals.copy_bytes_avoided).c_str(),
+               megabytes(totals.copy_bytes).c_str());
+}
+
+void at_exit() {
+  const Subject& about = subject();
+  if (getpid() != about.pid) return;  // a forked child is not the job
+  Counters totals;
+  size_t by_layout = 0;
+  nlohmann::json list = nlohmann::json::array();
+  const std::lock_guard lock(groups().mutex);
+  for (const auto& entry : groups().list) {
+    if (!entry) continue;
+    const Group& group = *entry;
+    list.push_back(group_json(group));
+    by_layout += group.tier == "layout";
+    totals.all_gathers += group.counters.all_gathers;
+    totals.all_gathers_stock += group.counters.all_gathers_stock;
+    totals.reduce_scatters += group.counters.reduce_scatters;
+    totals.reduce_scatters_stock += group.counters.reduce_scatters_stock;
+    totals.copy_bytes += group.counters.copy_bytes;
+    totals.copy_bytes_avoided += group.counters.copy_bytes_avoided;
+  }
+  const device::TeamStats stats = team_stats();
+  nlohmann::json total = counters_json(totals);
+  total.update({{"slot_bytes", stats.slot_bytes},
+                {"slots", stats.slots},
+                {"slots_in_use", stats.slots_in_use},
+                {"bytes_pushed", stats.bytes_pushed}});
+  const Topology nodes = topology();
+  nlohmann::json json{{"version", TIDE_VERSION},
+                      {"torch", about.torch_version},
+                      {"mode", mode_name(about.config.mode)},
+                      {"rank", rank_of_process()},
+                      {"world_size", nodes.world_size},
+                      {"nodes", nodes.nodes},
+                      {"local_ranks", nodes.local_ranks},
+                      {"groups", list},
+                      {"totals", total}};
+  if (about.config.mode == Mode::kObserve) json["observed"] = observed_json(observed());
+  if (!list.empty()) write_report(about, json);
+  print_summary(about, totals, by_layout, list.size());
+}
+
+}  // namespace
+
+void report_at_exit(const Config& config, const std::string& torch_version) {
+  subject() = {.config = config, .torch_version = torch_version, .pid = getpid()};
+  std::atexit(&at_exit);
+}
+
+}  // namespace tide::shim

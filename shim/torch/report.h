@@ -1,0 +1,13 @@
+// What Tide did in this process, as JSON (TIDE_REPORT) and as one line.
+#pragma once
+
+#include <string>
+
+#include "shim/torch/config.h"
+
+namespace tide::shim {
+
+// Both are written when the process exits, by the process that called this.
+void report_at_exit(const Config& config, const std::string& torch_version);
+
+}  // namespace tide::shim
