@@ -1,0 +1,73 @@
+#include "shim/collective/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include "include/tide/error.h"
+
+namespace tide::collective {
+namespace {
+
+std::vector<Member> members(int count) {
+  std::vector<Member> all(count);
+  for (int r = 0; r < count; ++r)
+    all[r] = {.global_rank = 10 + r,
+              .node = "a",
+              .version = "1",
+              .torch = "2.13.0",
+              .settings = "TIDE_SHIM=on"};
+  return all;
+}
+
+TEST(Agreement, OneNodeIsLayout) {
+  const Decision decision = decide(members(4), 2);
+  EXPECT_EQ(decision.tier, Tier::kLayout);
+  EXPECT_EQ(decision.reason, "");
+  EXPECT_EQ(decision.nodes, 1);
+  EXPECT_EQ(decision.team, (std::vector<int>{0, 1, 2, 3}));
+}
+
+TEST(Agreement, SeveralNodesAreCoalesced) {
+  auto all = members(4);
+  all[1].node = all[3].node = "b";
+  const Decision decision = decide(all, 3);
+  EXPECT_EQ(decision.tier, Tier::kCoalesced);
+  EXPECT_EQ(decision.nodes, 2);
+  EXPECT_EQ(decision.team, (std::vector<int>{1, 3}));
+  EXPECT_NE(decision.reason.find("2 nodes"), std::string::npos);
+}
+
+TEST(Agreement, DifferencesAreStockAndNameTheRank) {
+  for (auto field : {&Member::version, &Member::torch, &Member::settings}) {
+    auto all = members(3);
+    all[2].*field = "other";
+    for (int rank = 0; rank < 3; ++rank) {
+      const Decision decision = decide(all, rank);
+      EXPECT_EQ(decision.tier, Tier::kStock);
+      EXPECT_NE(decision.reason.find("rank 12 has other"), std::string::npos) << decision.reason;
+    }
+  }
+}
+
+TEST(Agreement, OneRankIsStock) { EXPECT_EQ(decide(members(1), 0).tier, Tier::kStock); }
+
+TEST(Agreement, MembersSurviveTheWay) {
+  const Member member{.global_rank = 7,
+                      .node = "n/1",
+                      .version = "0.1.0",
+                      .torch = "2.9.1",
+                      .settings = "A=\"b\" C={}"};
+  const Member back = parse_member(serialize(member));
+  EXPECT_EQ(back.global_rank, 7);
+  EXPECT_EQ(back.node, member.node);
+  EXPECT_EQ(back.version, member.version);
+  EXPECT_EQ(back.torch, member.torch);
+  EXPECT_EQ(back.settings, member.settings);
+}
+
+TEST(Agreement, RejectsOtherTexts) {
+  for (const char* text : {"", "{", "[]", "{\"node\":1}", "null"})
+    EXPECT_THROW(parse_member(text), Error) << text;
+}
+
+}  // namespace
+}  // namespace tide::collective

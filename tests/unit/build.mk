@@ -1,0 +1,3 @@
+# Unit tests of the shim's torch-free parts.
+APT += libgtest-dev
+$(eval $(call unit_test,shim_unit_test,$(wildcard tests/unit/*.cc) $(LAYOUT_SOURCES) $(COLLECTIVE_SOURCES) shim/torch/config.cc))
