@@ -142,9 +142,9 @@ void hand_out(std::shared_ptr<Connection> connection, void** comm) {
 
 ncclResult_t close(void* comm) {
   if (comm == nullptr) return ncclSuccess;
-  auto* connection = static_cast<Connection*>(comm);
-  connection->stream().send(FrameType::kBye, {});
-  process.supervisor().remove(connection);
+  const std::shared_ptr<Connection> last =
+      process.supervisor().remove(static_cast<Connection*>(comm));
+  if (last) last->stream().send(FrameType::kBye, {});
   return ncclSuccess;
 }
 

@@ -65,12 +65,12 @@ void Supervisor::add(std::shared_ptr<Connection> connection) {
   members_[key] = member;
 }
 
-void Supervisor::remove(Connection* connection) {
+std::shared_ptr<Connection> Supervisor::remove(Connection* connection) {
   std::shared_ptr<Member> member;
   {
     std::lock_guard lock(mutex_);
     auto found = members_.find(connection);
-    if (found == members_.end()) return;
+    if (found == members_.end()) return nullptr;
     member = found->second;
     members_.erase(found);
   }
@@ -79,7 +79,7 @@ void Supervisor::remove(Connection* connection) {
   if (member->watched) {
     epoll_ctl(poll_.get(), EPOLL_CTL_DEL, connection->stream().fd(), nullptr);
   }
-  member->connection.reset();
+  return std::move(member->connection);
 }
 
 void Supervisor::wake() {
