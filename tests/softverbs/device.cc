@@ -26,8 +26,10 @@ namespace {
 // Live as long as the process, so that a pointer from a freed list stays good.
 std::vector<Device*>& devices() {
   static auto* all = [] {
-    auto* made = new std::vector<Device*>;
     const Settings& settings = Membership::get().settings();
+    // A script with an error shall not be found out in the middle of a run.
+    Faults check(settings);
+    auto* made = new std::vector<Device*>;
     for (uint32_t index = 0; index < settings.devices; ++index) {
       auto* device = new Device{};
       device->index = index;
@@ -44,8 +46,6 @@ std::vector<Device*>& devices() {
                     name.c_str());
       made->push_back(device);
     }
-    // A script with an error shall not be found out in the middle of a run.
-    Faults check(settings);
     return made;
   }();
   return *all;
@@ -145,6 +145,7 @@ Context::~Context() {
   engine.reset();
   // Wakes a thread that still waits for an event; it gets EBADF.
   shutdown(async_writer, SHUT_RDWR);
+  while (readers.load() > 0) usleep(100);
   close(async_writer);
   close(ibv()->async_fd);
   pthread_mutex_destroy(&ibv()->mutex);
@@ -236,6 +237,12 @@ SOFTVERBS_EXPORT int ibv_close_device(ibv_context* context) {
 }
 
 SOFTVERBS_EXPORT int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
+  Context& owner = *Context::from(context);
+  struct Reading {
+    explicit Reading(std::atomic<int>& count) : readers(count) { ++readers; }
+    ~Reading() { --readers; }
+    std::atomic<int>& readers;
+  } reading(owner.readers);
   for (;;) {
     AsyncRecord record;
     ssize_t got = recv(context->async_fd, &record, sizeof record, 0);

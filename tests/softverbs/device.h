@@ -42,6 +42,7 @@ struct Context {
   Membership& fabric;
   uint32_t device;
   int async_writer = -1;
+  std::atomic<int> readers{0};  // threads waiting for an event
   std::atomic<uint32_t> next_queue_pair{0};
   std::unique_ptr<Engine> engine;
   // What the program knows; the way back stands right behind it.
