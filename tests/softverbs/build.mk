@@ -10,6 +10,9 @@ $(LIB)/softverbs/libibverbs.so.1: tests/softverbs/symbols.map
 $(LIB)/softverbs/libibverbs.so: $(LIB)/softverbs/libibverbs.so.1
 	ln -sf libibverbs.so.1 $@
 PRODUCTS += $(SOFTVERBS)
+ifeq ($(SANITIZE),)
+SUITES += tests/softverbs/test/programs.py
+endif
 
 # Programs linked to it find it again beside them.
 SOFTVERBS_LINK := -L$(LIB)/softverbs -libverbs -Wl$(SV_COMMA)-rpath$(SV_COMMA)$(abspath $(LIB)/softverbs)
