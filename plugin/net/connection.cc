@@ -149,17 +149,16 @@ void Connection::complete(const ibv_wc& completion) {
       on_received(lane, id.index, completion);
       return;
     }
+  } else if (success && lane.state == LaneState::kProbing) {
+    lane.state = LaneState::kUp;
+    attention_ = true;
+    supervisor->wake();
+    return;
   } else if (success) {
     for (uint64_t count = lane.completed_by(id.index); count > 0; --count) {
       const SendRecord record = lane.oldest();
       lane.retire_oldest();
-      if (record.kind == SendRecord::Kind::kProbe) {
-        lane.state = LaneState::kUp;
-        attention_ = true;
-        supervisor->wake();
-      } else {
-        on_delivered(record);
-      }
+      on_delivered(record);
     }
     return;
   }
@@ -182,7 +181,6 @@ bool Connection::settle(Lane& lane, uint64_t received) {
     const SendRecord record = lane.oldest();
     const bool arrived = lane.retired() < received;
     lane.retire_oldest();
-    if (record.kind == SendRecord::Kind::kProbe) continue;
     arrived ? on_delivered(record) : on_lost(record);
   }
   return true;

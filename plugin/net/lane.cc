@@ -62,6 +62,15 @@ int Lane::post(ibv_send_wr* work, const SendRecord& record) {
   return error;
 }
 
+int Lane::post_probe() {
+  ibv_send_wr work = {};
+  work.wr_id = WorkId{number, false, generation, 0xffffff}.pack();
+  work.opcode = IBV_WR_RDMA_WRITE;
+  work.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* refused = nullptr;
+  return ibv_post_send(pair.get(), &work, &refused);
+}
+
 uint64_t Lane::completed_by(uint32_t index) const {
   const uint32_t ahead = (index - static_cast<uint32_t>(retired_)) & 0xffffff;
   return ahead < posted_ - retired_ ? ahead + 1 : 0;

@@ -14,7 +14,7 @@
 namespace tide::net {
 
 struct SendRecord {
-  enum class Kind : uint8_t { kPiece, kGrant, kAcknowledgement, kProbe };
+  enum class Kind : uint8_t { kPiece, kGrant, kAcknowledgement };
   Kind kind = Kind::kPiece;
   uint32_t index = 0;      // kPiece: the request; kGrant: the slot
   uint32_t immediate = 0;  // kPiece
@@ -66,6 +66,9 @@ class Lane {
   uint64_t retired() const { return retired_; }
   // Posts `work` (id and signalling are filled in here) and remembers `record`. 0 or an errno.
   int post(ibv_send_wr* work, const SendRecord& record);
+  // An empty write: acknowledged if the path works. It consumes no receive at the peer, so it is
+  // not among the sends that are counted. 0 or an errno.
+  int post_probe();
   // The oldest record; only if posted() != retired().
   const SendRecord& oldest() const { return records_[retired_ % records_.size()]; }
   void retire_oldest() { ++retired_; }

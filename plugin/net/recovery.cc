@@ -383,12 +383,8 @@ void Supervisor::probe(Connection& connection, Lane& lane, const Repair& answer)
   lane.adopt(std::move(repair.candidate), answer.generation);
   lane.state = LaneState::kProbing;
   repair.deadline = Clock::now() + kStepTime;
-  // An empty write: acknowledged if the path works, and it consumes nothing at the peer.
-  ibv_send_wr work = {};
-  work.opcode = IBV_WR_RDMA_WRITE;
-  work.send_flags = IBV_SEND_SIGNALED;
   const int error = connection.refill(lane);
-  const int refused = lane.post(&work, {.kind = SendRecord::Kind::kProbe});
+  const int refused = lane.post_probe();
   if (error != 0 || refused != 0) connection.break_lane(lane, "the new queue pair takes no work");
 }
 

@@ -152,12 +152,16 @@ static void aborted(void) {
     struct buffer buffer = make_buffer(&channel, 8 << 20);
     size_t room = 1 << 20;
     int tag = 4;
+    /* The other end may be gone already: whatever these return is right. */
     for (int i = 0; i < 8; ++i) {
       void* place = buffer.data + (i << 20);
+      void* request = NULL;
       if (world.rank == 0) {
-        start_receive(&channel, 1, &place, &room, &tag, &buffer.memory);
+        net_irecv(&world.net, channel.receive, 1, &place, &room, &tag, &buffer.memory, &request);
       } else {
-        start_send(&channel, place, room, tag, buffer.memory);
+        for (int try = 0; try < 1000 && request == NULL; ++try) {
+          net_isend(&world.net, channel.send, place, room, tag, buffer.memory, &request);
+        }
       }
     }
     if (round % 2 == world.rank) usleep(20000);
