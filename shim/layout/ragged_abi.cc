@@ -1,4 +1,5 @@
 // libtide-plan.so: the planner behind two C functions. No exception leaves them.
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
@@ -29,6 +30,15 @@ void check_keys(const json& object, std::string_view of, std::initializer_list<c
   }
 }
 
+// A number without a fraction that fits in 64 bits with its sign; JSON knows others.
+int64_t whole(const json& value, const std::string& key) {
+  if (!value.is_number_integer() ||
+      (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX))) {
+    throw Error("'" + key + "' must be a whole number, not " + value.dump());
+  }
+  return value.get<int64_t>();
+}
+
 template <typename T>
 T choice(const json& request, const char* key, const std::map<std::string, T>& names, T fallback) {
   if (!request.contains(key)) return fallback;
@@ -43,7 +53,10 @@ Tensor read_tensor(const json& object) {
   check_keys(object, "a tensor", {"name", "shape", "dtype", "requires_grad", "block"});
   Tensor tensor;
   tensor.name = object.at("name").get<std::string>();
-  tensor.shape = object.at("shape").get<Shape>();
+  if (!object.at("shape").is_array()) throw Error("'shape' of " + tensor.name + " must be a list");
+  for (const json& extent : object["shape"]) {
+    tensor.shape.push_back(whole(extent, "shape of " + tensor.name));
+  }
   tensor.dtype = object.value("dtype", tensor.dtype);
   tensor.requires_grad = object.value("requires_grad", true);
   if (object.contains("block")) tensor.block = parse_policy(object["block"].get<std::string>());
@@ -83,10 +96,13 @@ json answer(const json& request) {
   group.name = request.value("name", "group");
   for (const json& tensor : request.at("tensors")) group.tensors.push_back(read_tensor(tensor));
   Options options;
-  options.devices = request.at("devices").get<int64_t>();
-  options.unit = request.value("unit", options.unit);
-  options.alignment_bytes = request.value("alignment_bytes", options.alignment_bytes);
-  options.exact_budget = request.value("exact_budget", options.exact_budget);
+  options.devices = whole(request.at("devices"), "devices");
+  auto number = [&](const char* key, int64_t* value) {
+    if (request.contains(key)) *value = whole(request[key], key);
+  };
+  number("unit", &options.unit);
+  number("alignment_bytes", &options.alignment_bytes);
+  number("exact_budget", &options.exact_budget);
   options.order = choice(request, "order", kOrderNames, options.order);
   options.sub_buffers = choice(request, "sub_buffers", kSubBufferNames, options.sub_buffers);
   json buffers = json::array();

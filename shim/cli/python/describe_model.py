@@ -70,11 +70,11 @@ def describe(model, torch):
 
 
 def main(script, function, descriptor):
-    try:
-        import torch
-    except ImportError:
+    if importlib.util.find_spec("torch") is None:
         sys.exit(f"{sys.executable} has no torch; set TIDE_PYTHON to a python that has one")
     build = load(script, function)
+    import torch  # seconds; mistakes in the arguments are told before
+
     with torch.device("meta"):
         model = build()
     if not isinstance(model, torch.nn.Module):
