@@ -122,7 +122,7 @@ TEST(Faults, DelayAndKeepOrder) {
 TEST(Faults, ReorderAcrossQueuePairs) {
   constexpr uint32_t kMessages = 40;
   run_sides(
-      faults("seed 3\nreorder process=first time=2ms\n"),
+      faults("seed 3\nreorder process=first time=60ms\n"),
       [](Peer& peer) {
         Endpoint one(quick()), two(quick());
         Address to_one = one.exchange(peer), to_two = two.exchange(peer);

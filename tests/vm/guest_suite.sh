@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Runs in the VM: every file of checks/, in order. A check is a bash file that calls `expect` for
+# each thing it asserts; the helpers below and guest_lib.sh are at hand. $RESULTS keeps figures.
+# Programs of the build (conformance) belong here as one more checks/NN-name.sh.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+source "$here/guest_lib.sh"
+passed=0 failed=0
+
+expect() { # TEXT COMMAND...: one assertion, true if the command succeeds
+  local text=$1
+  shift
+  if "$@"; then
+    passed=$((passed + 1))
+    echo "ok: $text"
+  else
+    failed=$((failed + 1))
+    echo "FAILED: $text ($*)"
+  fi
+}
+
+holds() { awk "BEGIN { exit !($1) }"; } # an expression over numbers
+
+# pair PROGRAM ARGUMENTS...: the program on rxe0 (server) and on rxe1, to each other. The client's
+# output is in $output, whether both succeeded in $?.
+pair() {
+  local server status try program=$1
+  shift
+  local port=$((port_next++))
+  "$program" -d rxe0 "$@" -p "$port" >"$RESULTS/server.txt" 2>&1 &
+  server=$!
+  for ((try = 0; try < 100; try++)); do
+    output=$("$program" -d rxe1 "$@" -p "$port" 127.0.0.1 2>&1)
+    status=$?
+    [[ $status != 0 && $output == *onnect* ]] && kill -0 "$server" 2>/dev/null || break
+    sleep 0.1
+  done
+  [ "$status" = 0 ] || { kill "$server" 2>/dev/null; echo "$output"; cat "$RESULTS/server.txt"; }
+  wait "$server" && [ "$status" = 0 ]
+}
+port_next=18600
+
+# The figures of perftest's last line: bandwidth MB/s (average), latency us (typical).
+bandwidth() { awk '$1 ~ /^[0-9]+$/ && NF == 5 { value = $4 } END { print value + 0 }' <<<"$output"; }
+latency() { awk '$1 ~ /^[0-9]+$/ && NF >= 9 { value = $5 } END { print value + 0 }' <<<"$output"; }
+
+for check in "$here"/checks/*.sh; do
+  echo "-- $(basename "$check" .sh)"
+  source "$check"
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
