@@ -16,7 +16,7 @@ endif
 
 # Programs linked to it find it again beside them.
 SOFTVERBS_LINK := -L$(LIB)/softverbs -libverbs -Wl$(SV_COMMA)-rpath$(SV_COMMA)$(abspath $(LIB)/softverbs)
-$(eval $(call unit_test,softverbs_verbs,tests/softverbs/test/verbs_test.cc tests/softverbs/test/harness.cc,$$(SOFTVERBS_LINK)))
+$(eval $(call unit_test,softverbs_verbs,tests/softverbs/test/verbs_test.cc tests/softverbs/test/transfers_test.cc tests/softverbs/test/harness.cc,$$(SOFTVERBS_LINK)))
 $(eval $(call unit_test,softverbs_faults,tests/softverbs/test/faults_test.cc tests/softverbs/test/harness.cc,$$(SOFTVERBS_LINK)))
 $(TESTBIN)/softverbs_verbs $(TESTBIN)/softverbs_faults: $(SOFTVERBS)
 else

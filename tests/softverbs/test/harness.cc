@@ -11,6 +11,11 @@
 #include <cstdlib>
 #include <cstring>
 
+#ifdef __SANITIZE_THREAD__
+// Tests fork processes that have threads, on purpose; the children start their own.
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+#endif
+
 namespace softverbs_test {
 namespace {
 
