@@ -10,10 +10,12 @@ PLUGIN_SOURCES := $(PLUGIN_CORE) $(wildcard plugin/net/adapter_v*.cc)
 
 # Its own symbols bind to itself, and only NCCL's are seen from outside: several plugins, and
 # several versions of libstdc++, may live in one process.
+PLUGIN_LINK = $(CXX) $(LDFLAGS) -shared $(if $(SANITIZE),,-Wl,-z,defs -static-libstdc++ -static-libgcc) \
+  -Wl,-Bsymbolic -Wl,--version-script=plugin/exports.map -Wl,-soname,libnccl-net-tide.so
+PLUGIN_LIBS := -libverbs -ldl -lpthread
 $(PLUGIN): $(call objects,$(PLUGIN_SOURCES)) plugin/exports.map
 	@mkdir -p $(@D)
-	$(CXX) $(LDFLAGS) -shared $(if $(SANITIZE),,-Wl,-z,defs -static-libstdc++ -static-libgcc) -Wl,-Bsymbolic \
-	  -Wl,--version-script=plugin/exports.map -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) -libverbs -ldl -lpthread
+	$(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS)
 PRODUCTS += $(PLUGIN)
 else
 SKIPPED += net_plugin:_install_libibverbs-dev

@@ -38,8 +38,10 @@ struct Context {
 class Process {
  public:
   ~Process() {
-    // A child of fork has the object but not the thread.
-    if (owner_ != getpid()) (void)supervisor_.release();
+    // A child of fork has these objects, but neither the thread nor the pages that verbs live in.
+    if (owner_ == getpid()) return;
+    (void)supervisor_.release();
+    (void)devices_.release();
   }
 
   void open() {
@@ -58,6 +60,7 @@ class Process {
                   "TIDE_NET_DEVICES selects");
     }
     settings_ = settings;
+    owner_ = getpid();
     devices_ = std::move(devices);
     announce();
   }
@@ -76,7 +79,6 @@ class Process {
         if (opened.empty() || opened.back() != port.device) opened.push_back(port.device);
       }
       supervisor_ = std::make_unique<Supervisor>(std::move(opened));
-      owner_ = getpid();
     }
     return *supervisor_;
   }

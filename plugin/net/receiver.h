@@ -9,7 +9,7 @@
 
 namespace tide::net {
 
-class Receiver final : public Connection {
+class Receiver : public Connection {
  public:
   explicit Receiver(Agreement agreement);
   ~Receiver() override;

@@ -10,7 +10,7 @@
 
 namespace tide::net {
 
-class Sender final : public Connection {
+class Sender : public Connection {
  public:
   explicit Sender(Agreement agreement);
   ~Sender() override;

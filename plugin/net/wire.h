@@ -21,7 +21,8 @@
 namespace tide::net {
 
 constexpr uint64_t kMagic = 0x0154454e45444954;  // "TIDENET\1", little endian
-constexpr uint32_t kWireVersion = 1;             // raised by any change in this file
+// Raised by any change in this file; defined apart, so that a test can link another one.
+extern const uint32_t kWireVersion;
 
 constexpr int kMaxDevices = 8;  // physical devices of one connection
 constexpr int kMaxGroup = 8;    // messages of one receive

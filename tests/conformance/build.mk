@@ -4,3 +4,30 @@ $(CONFORMANCE): $(call objects,$(wildcard tests/conformance/*.c))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ -ldl -lpthread
 PRODUCTS += $(CONFORMANCE)
+
+ifeq ($(VERBS_HEADERS),yes)
+# Our plugin as of another wire version: what a half-updated cluster meets.
+OTHER_VERSION := $(OBJ)/tests/conformance/other_wire_version.cc.o
+$(OTHER_VERSION): plugin/net/wire_version.cc
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DTIDE_WIRE_VERSION=999 -c -o $@ $<
+OTHER_PLUGIN := $(TESTBIN)/libnccl-net-tide-other.so
+$(OTHER_PLUGIN): $(filter-out %/wire_version.cc.o,$(call objects,$(PLUGIN_SOURCES))) $(OTHER_VERSION) $(PLUGIN)
+	@mkdir -p $(@D)
+	$(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS)
+
+$(TESTBIN)/net_conformance: tests/conformance/softverbs_test.sh $(PLUGIN) $(CONFORMANCE) $(OTHER_PLUGIN)
+	@mkdir -p $(@D)
+	install -m 755 $< $@
+$(TESTBIN)/net_conformance: $(SOFTVERBS)
+SUITES += $(TESTBIN)/net_conformance
+
+# Minutes of compilation: not part of `make test`.
+.PHONY: test-net-sanitized
+test-net-sanitized:  ## conformance of the net plugin under ASan+UBSan and TSan
+	@for kind in address,undefined thread; do \
+	  dir=$(BUILD)/net-$${kind%%,*}; \
+	  $(MAKE) --no-print-directory BUILD=$$dir SANITIZE=$$kind $$dir/test/net_conformance && \
+	  BUILD=$$dir NET_VERSIONS="7 12" $$dir/test/net_conformance || exit 1; \
+	done
+endif

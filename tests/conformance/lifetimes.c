@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -257,6 +258,36 @@ static void peer_dies(void) {
   CHECK(now_seconds() - closing < 2);
 }
 
+/* Ends that must not talk to each other (CONFORMANCE_REFUSE): an error at both, not a hang, and
+ * nothing connected. */
+static void refused(void) {
+  if (getenv("CONFORMANCE_REFUSE") == NULL) exit(SKIPPED);
+  char handle[NCCL_NET_HANDLE_MAXSIZE];
+  void* comm = NULL;
+  const double begin = now_seconds();
+  if (world.rank == 0) {
+    void* listen_comm = NULL;
+    char done = 0;
+    CHECK_OK(net_listen(&world.net, world.device, handle, &listen_comm));
+    send_bytes(handle, sizeof(handle));
+    while (recv(world.pipe, &done, 1, MSG_DONTWAIT) != 1) {
+      net_accept(&world.net, listen_comm, &comm);
+      CHECK(comm == NULL);
+      CHECK(now_seconds() - begin < world.patience);
+    }
+    CHECK_OK(net_close_listen(&world.net, listen_comm));
+  } else {
+    ncclResult_t result = ncclSuccess;
+    receive_bytes(handle, sizeof(handle));
+    while (result == ncclSuccess) {
+      result = net_connect(&world.net, world.device, handle, &comm);
+      CHECK(comm == NULL);
+      CHECK(now_seconds() - begin < world.patience);
+    }
+    send_bytes("d", 1);
+  }
+}
+
 /* Traffic for as long as CONFORMANCE_SECONDS says, while somebody else (a fault script, a link that
  * is cut) breaks things; every byte must be right. Prints the rate of each half second. */
 static void outage(void) {
@@ -336,6 +367,7 @@ const struct test_case lifetime_cases[] = {
     {"two_contexts", two_contexts},
     {"forked_child", forked_child},
     {"peer_dies", peer_dies},
+    {"refused", refused},
     {"outage", outage},
     {NULL, NULL},
 };

@@ -3,8 +3,10 @@
  *   conformance --plugin PATH --version 7..12 [--device N | --device A,B] [--only NAME,...]
  *   conformance --plugin PATH --version N --bench latency|bandwidth [--sizes 8,4K,1M] [--rounds N]
  *
- * --device: the device of rank 0 and of rank 1. Every case runs in two fresh processes. Ends with
- * `N passed, N failed`. CONFORMANCE_LOG=info prints the plugin's log, =none also hides warnings. */
+ * --peer-plugin: what rank 1 loads, if it is not the same; CONFORMANCE_RANK1="NAME=VALUE" is set in
+ * rank 1 only. --device: the device of rank 0 and of rank 1. Every case runs in two fresh
+ * processes. Ends with `N passed, N failed`. CONFORMANCE_LOG=info prints the plugin's log, =none
+ * also hides warnings. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +25,7 @@
 static const char* bench = NULL;
 static const char* sizes = "8,1K,64K,1M,8M";
 static int devices[2] = {0, 0};
+static const char* peer_plugin = NULL;
 static double limit = 90;
 
 static void too_long(int signal) {
@@ -36,6 +39,9 @@ static void rank_main(int rank, int pipe, void (*run)(void)) {
   world.rank = rank;
   world.pipe = pipe;
   world.device = devices[rank];
+  if (rank == 1 && peer_plugin != NULL) world.path = peer_plugin;
+  char* setting = getenv("CONFORMANCE_RANK1");
+  if (rank == 1 && setting != NULL) putenv(strdup(setting));
   signal(SIGALRM, too_long);
   signal(SIGPIPE, SIG_IGN);
   alarm((unsigned)limit);
@@ -95,17 +101,13 @@ static int named(const char* list, const char* name) {
 }
 
 int main(int argc, char** argv) {
-  static const struct option kOptions[] = {{"plugin", required_argument, NULL, 'p'},
-                                           {"version", required_argument, NULL, 'v'},
-                                           {"device", required_argument, NULL, 'd'},
-                                           {"only", required_argument, NULL, 'o'},
-                                           {"except", required_argument, NULL, 'x'},
-                                           {"bench", required_argument, NULL, 'b'},
-                                           {"sizes", required_argument, NULL, 's'},
-                                           {"rounds", required_argument, NULL, 'r'},
-                                           {"seed", required_argument, NULL, 'e'},
-                                           {"limit", required_argument, NULL, 'l'},
-                                           {NULL, 0, NULL, 0}};
+  static const struct option kOptions[] = {
+      {"plugin", required_argument, NULL, 'p'},      {"version", required_argument, NULL, 'v'},
+      {"device", required_argument, NULL, 'd'},      {"only", required_argument, NULL, 'o'},
+      {"except", required_argument, NULL, 'x'},      {"bench", required_argument, NULL, 'b'},
+      {"sizes", required_argument, NULL, 's'},       {"rounds", required_argument, NULL, 'r'},
+      {"seed", required_argument, NULL, 'e'},        {"limit", required_argument, NULL, 'l'},
+      {"peer-plugin", required_argument, NULL, 'P'}, {NULL, 0, NULL, 0}};
   const char* only = NULL;
   const char* except = "";
   world.version = 12;
@@ -141,6 +143,9 @@ int main(int argc, char** argv) {
         break;
       case 'e':
         world.seed = (unsigned)atoi(optarg);
+        break;
+      case 'P':
+        peer_plugin = optarg;
         break;
       case 'l':
         limit = atof(optarg);

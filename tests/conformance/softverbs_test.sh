@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Conformance of our plugin over the shared-memory fabric: every version, every fault, every setting
+# that changes the way of a message. NET_VERSIONS and NET_FAULTS narrow it down.
+set -uo pipefail
+build=${BUILD:-build}
+here=tests/conformance
+plugin=$build/lib/libnccl-net-tide.so
+export LD_LIBRARY_PATH=$build/lib/softverbs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export CONFORMANCE_LOG=none
+result=0
+
+drive() {  # TITLE ARGUMENT...
+  echo "-- $1"
+  # A fabric of its own: nothing is left over from the last one.
+  SOFTVERBS_FABRIC=conformance-$$-$((++fabric)) "$build/bin/conformance" --plugin "$plugin" \
+    --limit "${NET_LIMIT:-60}" "${@:2}" || result=1
+}
+fabric=0
+
+for version in ${NET_VERSIONS:-7 8 9 10 11 12}; do
+  drive "version $version" --version "$version" --seed "$version"
+done
+
+for faults in ${NET_FAULTS-retry_exceeded flushed fatal loss reorder late_grants}; do
+  export SOFTVERBS_FAULTS=$here/faults/$faults.txt
+  drive "faults: $faults" --except peer_dies
+done
+if [ -n "${NET_FAULTS-cut}" ]; then
+  export SOFTVERBS_FAULTS=$here/faults/cut.txt CONFORMANCE_SECONDS=6 SOFTVERBS_LINK=8Gb/s,5us
+  drive "a cut of 3 s, one device" --only outage
+  CONFORMANCE_MERGE=1 drive "a cut of 3 s, two merged devices" --only outage
+  unset CONFORMANCE_SECONDS SOFTVERBS_LINK
+fi
+unset SOFTVERBS_FAULTS
+
+TIDE_NET_PACING=head TIDE_NET_PACING_PEERS=1 TIDE_NET_PACING_HEAD_BYTES=4096 \
+  TIDE_NET_CONTROL_TRAFFIC_CLASS=5 drive "pacing by heads, control apart" --except outage,huge
+TIDE_NET_QUEUE_PAIRS=4 TIDE_NET_PIECE_BYTES=1024 TIDE_NET_INLINE_BYTES=0 TIDE_NET_FLUSH=always \
+  drive "four queue pairs, small pieces, no inline, flush" --except outage,huge
+CONFORMANCE_HUGE=1 drive "a message of more than 4 GiB" --only huge
+
+refusal() {  # TITLE WORDS ARGUMENT...: no connection, and the log says these words
+  local log
+  log=$(CONFORMANCE_REFUSE=1 CONFORMANCE_LOG=warn drive "$1" --only refused "${@:3}" 2>&1) || result=1
+  echo "$log"
+  if grep -q "$2" <<<"$log"; then
+    echo "1 passed, 0 failed"
+  else
+    echo "$1: the log does not say \"$2\""
+    echo "0 passed, 1 failed"
+    result=1
+  fi
+}
+refusal "another wire version is refused" "wire version" \
+  --peer-plugin "$build/test/libnccl-net-tide-other.so"
+export CONFORMANCE_RANK1=TIDE_NET_QUEUE_PAIRS=3
+refusal "unlike settings are refused" "TIDE_NET_QUEUE_PAIRS is 3 at"
+CONFORMANCE_RANK1=TIDE_NET_PACING=head refusal "unlike pacing is refused" "TIDE_NET_PACING is"
+exit $result
