@@ -203,6 +203,30 @@ TEST_P(EveryMode, ReduceScatterOfOddCounts) {
   }
 }
 
+// Runs of more than 1 MiB go past the caches.
+TEST_P(EveryMode, LargeRuns) {
+  const int size = 3;
+  auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+    auto team = join(rank, size, board);
+    for (uint64_t round = 0; round < 3; ++round) {
+      Gather gather({(1 << 20) + 13, 5, (1 << 20) + 1}, rank, size, round);
+      Scatter scatter(600001, rank, size, round);
+      Slot weights = team->acquire(gather.total);
+      Slot grads = team->acquire(scatter.landing_bytes(size));
+      auto gathered = team->start(gather.exchange(rank, weights));
+      auto scattered = team->start(scatter.exchange(rank, size, grads));
+      scattered->wait();
+      if (!gathered->done()) return "exchanges are not complete in their order";
+      if (auto wrong = gather.check(weights); !wrong.empty()) return wrong;
+      if (auto wrong = scatter.check(rank, size); !wrong.empty()) return wrong;
+      team->release(weights);
+      team->release(grads);
+    }
+    return {};
+  });
+  EXPECT_EQ(results, all_good(size));
+}
+
 TEST_P(EveryMode, ManyInFlightWithRandomTiming) {
   const int size = 4;
   auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {

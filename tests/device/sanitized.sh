@@ -10,7 +10,7 @@ for kind in asan:address,undefined tsan:thread; do
   folder=$build/${kind%%:*}
   programs=()
   for test in $SANITIZED_TESTS; do programs+=("$folder/test/$test"); done
-  if ! make -s -j"$(nproc)" BUILD="$folder" SANITIZE="${kind#*:}" EXTRA=-O1 "${programs[@]}"; then
+  if ! make -s -j"$(nproc)" BUILD="$folder" SANITIZE="${kind#*:}" EXTRA="-O1 -g1" "${programs[@]}"; then
     echo "cannot build with -fsanitize=${kind#*:}"
     echo "0 passed, 1 failed"
     status=1

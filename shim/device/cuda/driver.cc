@@ -43,7 +43,7 @@ Loaded load() {
   if (loaded.driver.NAME == nullptr) loaded.error = "the CUDA driver lacks " #NAME;
   TIDE_DRIVER_FUNCTIONS(TIDE_FIND)
 #undef TIDE_FIND
-  loaded.driver.cuMemcpyBatchAsync = reinterpret_cast<decltype(&::cuMemcpyBatchAsync)>(
+  loaded.driver.copy_batch = reinterpret_cast<decltype(loaded.driver.copy_batch)>(
       find("cuMemcpyBatchAsync", kBatchCopy));
   if (!loaded.error.empty()) return loaded;
   const CUresult started = loaded.driver.cuInit(0);

@@ -54,8 +54,11 @@ struct Driver {
 #define TIDE_DECLARE(NAME) decltype(&::NAME) NAME = nullptr;
   TIDE_DRIVER_FUNCTIONS(TIDE_DECLARE)
 #undef TIDE_DECLARE
-  // Null before CUDA 13.0.
-  decltype(&::cuMemcpyBatchAsync) cuMemcpyBatchAsync = nullptr;
+  // Null before CUDA 13.0. Written out, because the headers of CUDA 12.8 and 12.9 declare an older
+  // variant under this name.
+  CUresult (*copy_batch)(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
+                         CUmemcpyAttributes* attributes, size_t* first_with_attributes,
+                         size_t attributes_count, CUstream stream) = nullptr;
 };
 
 // Throws tide::Error, the same every time, when there is no driver or it is older than CUDA 12.0.

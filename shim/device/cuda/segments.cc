@@ -69,8 +69,9 @@ uint32_t Segments::grow(uint64_t bytes, std::chrono::milliseconds timeout) {
   const uint32_t number = count() + 1;
   std::vector<DeviceMapping> mappings;
   DeviceMapping mine = DeviceMapping::create(context_, bytes);
+  const uint64_t size = mine.bytes();
   const host::Descriptor fd = mine.share();
-  const auto theirs = trade(lookout_, number, mine.bytes(), fd, timeout);
+  const auto theirs = trade(lookout_, number, size, fd, timeout);
   mappings.reserve(lookout_.size());
   for (int q = 0; q < lookout_.size(); ++q) {
     if (q == lookout_.rank()) {
@@ -78,9 +79,7 @@ uint32_t Segments::grow(uint64_t bytes, std::chrono::milliseconds timeout) {
       continue;
     }
     try {
-      mappings.push_back(
-          DeviceMapping::import(context_, theirs[q].get(), mappings.empty() ? mine.bytes()
-                                                                            : mappings[0].bytes()));
+      mappings.push_back(DeviceMapping::import(context_, theirs[q].get(), size));
     } catch (const Error& error) {
       throw lookout_.local("cannot map the memory of " + lookout_.name(q) + ": " + error.what());
     }

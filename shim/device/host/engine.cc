@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "include/tide/error.h"
+#include "shim/device/host/copy.h"
 #include "shim/device/host/sum.h"
 
 namespace tide::device::host {
@@ -34,10 +35,6 @@ std::string seconds(std::chrono::milliseconds time) {
 
 bool inside(uint64_t begin, uint64_t bytes, uint64_t limit) {
   return begin <= limit && bytes <= limit - begin;
-}
-
-void copy(std::byte* to, const void* from, uint64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace
@@ -156,9 +153,10 @@ std::optional<Trouble> Engine::push(Turn& turn, int peer) {
       }
     }
     for (const Push& p : pushes) {
-      copy(mapping->data() + offset + p.to, p.from, p.bytes);
+      copy(mapping->data() + offset + p.to, p.from, p.bytes, p.bytes >= kStreamFrom);
       bytes_pushed_.fetch_add(p.bytes, std::memory_order_relaxed);
     }
+    stream_fence();
   }
   peers_[peer].block.from(rank_).arrived.store(job.sequence, std::memory_order_release);
   peers_[peer].block.ring();
@@ -249,7 +247,7 @@ std::optional<Trouble> Engine::run(const Job& job, const std::atomic<bool>& canc
     if (moved) continue;  // pushing took time: the next grant may be there
     if (!own_copied) {
       for (const Push& p : turn.pushes_to(rank_)) {
-        copy(job.exchange.landing.data + p.to, p.from, p.bytes);
+        copy(job.exchange.landing.data + p.to, p.from, p.bytes, p.bytes >= kStreamFrom);
         bytes_pushed_.fetch_add(p.bytes, std::memory_order_relaxed);
       }
       own_copied = true;
@@ -263,6 +261,7 @@ std::optional<Trouble> Engine::run(const Job& job, const std::atomic<bool>& canc
     own.wait(ticket, std::min<std::chrono::nanoseconds>(kLookEvery, job.deadline - Clock::now()));
   }
   add_up(job);
+  stream_fence();
   return std::nullopt;
 }
 

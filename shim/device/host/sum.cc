@@ -8,6 +8,8 @@
 #include <bit>
 #include <cstring>
 
+#include "shim/device/host/copy.h"
+
 namespace tide::device::host {
 namespace {
 
@@ -73,7 +75,7 @@ TIDE_INLINE void sum_blocks(std::span<const std::byte* const> sources, DType out
     }
     std::byte* to = output + begin * size_of(out);
     if (out == DType::kFloat32) {
-      std::memcpy(to, total, n * 4);
+      copy(to, total, n * 4, count * 4 >= kStreamFrom);
     } else {
       for (uint64_t i = 0; i < n; ++i) {
         const uint16_t value = narrow_bfloat16(total[i]);

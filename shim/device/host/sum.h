@@ -12,7 +12,7 @@ namespace tide::device::host {
 // output[i] = cast(factor * (((x_0[i] + x_1[i]) + x_2[i]) + ...)) for i < count: additions in fp32
 // in the order of `sources`, one multiplication (none when factor is 1), bf16 rounded to nearest
 // even, NaN kept. Pointers need no alignment; `out` is kFloat32 or kBFloat16. The same bits on
-// every CPU.
+// every CPU. A large output is streamed: stream_fence() (copy.h) before another thread is told.
 void sum(DType in, std::span<const std::byte* const> sources, DType out, float factor,
          uint64_t count, std::byte* output);
 

@@ -1,0 +1,211 @@
+// The order of an exchange on the team's stream: the caller's work so far and the last uses of the
+// landing slot; "ready" to all peers; for each peer, from rank + 1 on, its "ready", the pushes to
+// it, "arrived"; the peers' "arrived"; the sum; "done". The team has streams of its own, one for
+// each stream of the caller, so that an asynchronous call does not hold the caller's stream up;
+// whoever needs the result waits for the event at the end.
+#include "shim/device/cuda/engine.h"
+
+#include <algorithm>
+
+#include "shim/device/cuda/driver.h"
+
+namespace tide::device::cuda {
+namespace {
+
+constexpr size_t kStreams = 4;
+constexpr size_t kMostCallers = 64;    // streams of callers that are remembered
+constexpr size_t kMostOperations = 256;  // of one cuStreamBatchMemOp
+
+bool continues(const Push& before, const Push& push) {
+  return push.peer == before.peer && push.to == before.to + before.bytes &&
+         push.from == static_cast<const std::byte*>(before.from) + before.bytes;
+}
+
+// Sorted by peer, without empty ones, and those that adjoin on both sides as one.
+std::vector<Push> merged(std::vector<Push> pushes) {
+  std::ranges::stable_sort(pushes, {}, &Push::peer);
+  std::vector<Push> result;
+  result.reserve(pushes.size());
+  for (const Push& push : pushes) {
+    if (push.bytes == 0) continue;
+    if (!result.empty() && continues(result.back(), push)) {
+      result.back().bytes += push.bytes;
+    } else {
+      result.push_back(push);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+// Collects waits and writes of words and enqueues them in few calls.
+class Engine::MemoryOperations {
+ public:
+  explicit MemoryOperations(CUstream stream) : stream_(stream) {}
+
+  void write(CUdeviceptr word, uint64_t value) {
+    CUstreamBatchMemOpParams& operation = next();
+    operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    operation.writeValue.address = word;
+    operation.writeValue.value64 = value;
+    // With a memory barrier: what was pushed is visible where the word is.
+    operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+  }
+
+  void wait(CUdeviceptr word, uint64_t value) {
+    CUstreamBatchMemOpParams& operation = next();
+    operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+    operation.waitValue.address = word;
+    operation.waitValue.value64 = value;
+    operation.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  }
+
+  void flush() {
+    if (operations_.empty()) return;
+    check(driver().cuStreamBatchMemOp(stream_, static_cast<unsigned>(operations_.size()),
+                                      operations_.data(), /*flags=*/0),
+          "enqueue waits and writes");
+    operations_.clear();
+  }
+
+ private:
+  CUstreamBatchMemOpParams& next() {
+    if (operations_.size() == kMostOperations) flush();
+    return operations_.emplace_back();
+  }
+
+  const CUstream stream_;
+  std::vector<CUstreamBatchMemOpParams> operations_;
+};
+
+// Collects copies and enqueues them in one call, asking for copy engines instead of SMs; one by one
+// where the driver has no such call.
+class Engine::Copies {
+ public:
+  explicit Copies(CUstream stream) : stream_(stream) {}
+
+  void add(CUdeviceptr to, const void* from, uint64_t bytes) {
+    to_.push_back(to);
+    from_.push_back(reinterpret_cast<CUdeviceptr>(from));
+    bytes_.push_back(bytes);
+  }
+
+  void flush() {
+    if (to_.empty()) return;
+    if (driver().copy_batch != nullptr) {
+      CUmemcpyAttributes attributes{};
+      attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+      attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+      size_t first = 0;
+      check(driver().copy_batch(to_.data(), from_.data(), bytes_.data(), to_.size(),
+                                        &attributes, &first, 1, stream_),
+            "enqueue pushes");
+    } else {
+      for (size_t i = 0; i < to_.size(); ++i) {
+        check(driver().cuMemcpyAsync(to_[i], from_[i], bytes_[i], stream_), "enqueue a push");
+      }
+    }
+    to_.clear();
+    from_.clear();
+    bytes_.clear();
+  }
+
+ private:
+  const CUstream stream_;
+  std::vector<CUdeviceptr> to_;
+  std::vector<CUdeviceptr> from_;
+  std::vector<size_t> bytes_;
+};
+
+Engine::Engine(std::shared_ptr<Context> context, const Lookout& lookout, const Flight& flight,
+               const Segments& segments, SumSettings settings)
+    : context_(context),
+      lookout_(lookout),
+      flight_(flight),
+      segments_(segments),
+      settings_(settings),
+      events_(std::make_shared<EventPool>(context)),
+      kernels_(context) {
+  for (size_t i = 0; i < kStreams; ++i) streams_.push_back(std::make_unique<Stream>(context));
+}
+
+CUstream Engine::stream_for(CUstream caller) {
+  for (const auto& [of, stream] : streams_of_callers_) {
+    if (of == caller) return stream;
+  }
+  // Callers beyond the number of streams share; a job that makes streams without end starts anew.
+  if (streams_of_callers_.size() == kMostCallers) streams_of_callers_.clear();
+  const CUstream stream = streams_[streams_of_callers_.size() % kStreams]->get();
+  streams_of_callers_.emplace_back(caller, stream);
+  return stream;
+}
+
+void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
+                     const std::vector<Fence>& fences, const Event& before) {
+  const CUstream stream = stream_for(caller);
+  const Event entry = record(caller);
+  check(driver().cuStreamWaitEvent(stream, entry.get(), /*flags=*/0), "wait for the caller");
+  if (before != nullptr) {
+    check(driver().cuStreamWaitEvent(stream, before.get(), 0), "wait for an earlier exchange");
+  }
+  for (const Fence& fence : fences) {
+    check(driver().cuStreamWaitEvent(stream, static_cast<CUevent>(fence.get()), 0),
+          "wait for the last use of a landing slot");
+  }
+  push(job, merged(std::move(exchange.pushes)), stream);
+  MemoryOperations words(stream);
+  const Board& own = flight_.board(lookout_.rank());
+  if (!exchange.sum.runs.empty() || !exchange.sum.zeros.empty()) {
+    kernels_.enqueue(exchange.sum, lookout_.rank(), lookout_.size(),
+                     reinterpret_cast<uint64_t>(exchange.landing.data), settings_, stream);
+  }
+  words.write(own.address_of(own.done(job.sequence)), job.sequence);
+  words.flush();
+  job.end = record(stream);
+}
+
+void Engine::push(const Job& job, const std::vector<Push>& pushes, CUstream stream) {
+  const int rank = lookout_.rank();
+  const int size = lookout_.size();
+  const Board& own = flight_.board(rank);
+  MemoryOperations words(stream);
+  Copies copies(stream);
+  auto add_copies = [&](int peer) {
+    const auto [first, last] = std::ranges::equal_range(pushes, peer, {}, &Push::peer);
+    for (auto push = first; push != last; ++push) {
+      copies.add(segments_.address(peer, job.landing.segment) + job.landing.offset + push->to,
+                 push->from, push->bytes);
+      bytes_pushed_.fetch_add(push->bytes, std::memory_order_relaxed);
+    }
+    return first != last;
+  };
+
+  for (int k = 1; k < size; ++k) {
+    const Board& peer = flight_.board((rank + k) % size);
+    words.write(peer.address_of(peer.ready(rank, job.sequence)), job.code);
+  }
+  if (add_copies(rank)) {
+    words.flush();
+    copies.flush();
+  }
+  for (int k = 1; k < size; ++k) {
+    const int q = (rank + k) % size;
+    const Board& peer = flight_.board(q);
+    // Also when there is nothing to push: "arrived" must not overwrite the word of an exchange that
+    // the peer has not read yet, and its "ready" says that it has.
+    words.wait(own.address_of(own.ready(q, job.sequence)), job.code);
+    if (add_copies(q)) {
+      words.flush();
+      copies.flush();
+    }
+    words.write(peer.address_of(peer.arrived(rank, job.sequence)), job.code);
+  }
+  for (int k = 1; k < size; ++k) {
+    const int q = (rank + k) % size;
+    words.wait(own.address_of(own.arrived(q, job.sequence)), job.code);
+  }
+  words.flush();
+}
+
+}  // namespace tide::device::cuda

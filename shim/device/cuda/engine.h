@@ -1,0 +1,59 @@
+// Enqueues an exchange: all of it, by the thread that starts it, in one go. No thread of ours has
+// to run for it to complete, and every operation waits only for operations that all ranks enqueue
+// at the same exchange or before: however streams are mapped onto hardware channels, and whatever
+// else blocks a host thread between two exchanges (cudaFree, a kernel that is loaded), the GPUs
+// come to the end.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "shim/device/cuda/context.h"
+#include "shim/device/cuda/flight.h"
+#include "shim/device/cuda/segments.h"
+#include "shim/device/cuda/sum.h"
+#include "shim/device/device.h"
+
+namespace tide::device::cuda {
+
+class Engine {
+ public:
+  // The context is current here and in enqueue(). Throws tide::Error.
+  Engine(std::shared_ptr<Context> context, const Lookout& lookout, const Flight& flight,
+         const Segments& segments, SumSettings settings);
+
+  // Enqueues `exchange` behind what `caller` holds now and behind `fences`, and records job.end.
+  // `before`: the end of the exchange whose words it uses again, or null. Throws tide::Error when
+  // the driver refuses; part of it may then be enqueued.
+  void enqueue(Job& job, Exchange& exchange, CUstream caller, const std::vector<Fence>& fences,
+               const Event& before);
+
+  // An event recorded on `stream` now.
+  Event record(CUstream stream) { return events_->record(stream); }
+  uint64_t bytes_pushed() const { return bytes_pushed_.load(std::memory_order_relaxed); }
+
+ private:
+  class MemoryOperations;
+  class Copies;
+
+  CUstream stream_for(CUstream caller);
+  void push(const Job& job, const std::vector<Push>& pushes, CUstream stream);
+
+  const std::shared_ptr<Context> context_;
+  const Lookout& lookout_;
+  const Flight& flight_;
+  const Segments& segments_;
+  const SumSettings settings_;
+  const std::shared_ptr<EventPool> events_;
+  const SumKernels kernels_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::pair<CUstream, CUstream>> streams_of_callers_;
+  std::atomic<uint64_t> bytes_pushed_{0};
+};
+
+}  // namespace tide::device::cuda

@@ -1,0 +1,215 @@
+// The watchdog looks at words of host memory and at sockets only.
+#include "shim/device/cuda/flight.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <optional>
+#include <system_error>
+
+#include "include/tide/error.h"
+
+namespace tide::device::cuda {
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery{20};
+// After a failure: peers may overwrite what was released, and what was enqueued behind waits next.
+constexpr std::chrono::milliseconds kReleaseEvery{1};
+// Released streams have only finite work left.
+constexpr std::chrono::seconds kDrain{10};
+
+std::string text_of(const Place& place) {
+  if (place.bytes == 0) return "nowhere";
+  return "in segment " + std::to_string(place.segment) + " at byte " +
+         std::to_string(place.offset) + " (" + std::to_string(place.bytes) + " bytes)";
+}
+
+bool same(const Place& a, const Place& b) {
+  return a.segment == b.segment && a.offset == b.offset && a.bytes == b.bytes;
+}
+
+}  // namespace
+
+Flight::Flight(const Lookout& lookout, std::vector<Board> boards)
+    : lookout_(lookout), boards_(std::move(boards)) {
+  // Signals are the job's: its handlers must not run on this thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    watchdog_ = std::thread([this] { watch(); });
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw Error(std::string("cannot start the watchdog of a CUDA team: ") + error.what());
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Flight::~Flight() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  watchdog_.join();
+}
+
+void Flight::begin(const std::shared_ptr<Job>& job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!error_.empty()) throw Error(job->what + " cannot start: " + error_);
+    jobs_.push_back(job);
+  }
+  boards_[lookout_.rank()].publish(job->sequence, job->landing);
+}
+
+bool Flight::settle(Job& job) {
+  if (!job.done && job.error.empty() &&
+      boards_[lookout_.rank()].done(job.sequence).load(std::memory_order_acquire) >=
+          job.sequence) {
+    job.done = true;
+    completed_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return job.done || !job.error.empty();
+}
+
+bool Flight::settled(Job& job) {
+  const std::lock_guard lock(mutex_);
+  return settle(job);
+}
+
+std::string Flight::error_of(const Job& job) {
+  const std::lock_guard lock(mutex_);
+  return job.error;
+}
+
+void Flight::fail(const std::string& what, const Trouble& trouble) {
+  const std::lock_guard lock(mutex_);
+  fail_locked(what, trouble);
+}
+
+std::string Flight::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+bool Flight::close() {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::hours(24), [this] {
+    retire();
+    return jobs_.empty() || (!error_.empty() && Clock::now() > failed_at_ + kDrain);
+  }) && jobs_.empty();
+}
+
+void Flight::watch() noexcept {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    retire();
+    if (jobs_.empty()) {
+      changed_.notify_all();
+    } else if (error_.empty()) {
+      if (const auto found = look()) fail_locked(found->first, found->second);
+    }
+    if (!error_.empty() && !jobs_.empty()) {
+      release();
+      changed_.notify_all();
+    }
+    // No call wakes this thread: that would cost the caller more than looking in vain costs here.
+    changed_.wait_for(lock, error_.empty() || jobs_.empty() ? kLookEvery : kReleaseEvery,
+                      [this] { return stopping_; });
+  }
+}
+
+// The failed leave only when their streams have come to their end.
+void Flight::retire() {
+  std::erase_if(jobs_, [this](const std::shared_ptr<Job>& job) {
+    return (settle(*job) && job->done) ||
+           boards_[lookout_.rank()].done(job->sequence).load(std::memory_order_acquire) >=
+               job->sequence;
+  });
+}
+
+void Flight::fail_locked(const std::string& what, const Trouble& trouble) {
+  if (!error_.empty()) return;
+  reason_ = trouble.reason;
+  error_ = what + " failed: " + reason_;
+  failed_at_ = Clock::now();
+  for (const auto& job : jobs_) {
+    if (!settle(*job)) job->error = job->what + " failed: " + reason_;
+  }
+  lookout_.tell(trouble.failure);
+}
+
+std::optional<std::pair<std::string, Trouble>> Flight::look() const {
+  const Board& own = boards_[lookout_.rank()];
+  const std::string& first = jobs_.front()->what;
+  if (auto trouble = lookout_.reported()) return std::pair{first, *trouble};
+  for (int q : lookout_.hung_up()) {
+    // A report that it left goes first, and what it finished counts: a peer that did its part and
+    // left is no error.
+    if (auto trouble = lookout_.reported()) return std::pair{first, *trouble};
+    for (const auto& job : jobs_) {
+      if (own.arrived(q, job->sequence).load(std::memory_order_acquire) != job->code) {
+        return std::pair{job->what, lookout_.gone(q)};
+      }
+    }
+  }
+  const auto now = Clock::now();
+  for (const auto& job : jobs_) {
+    if (auto trouble = divergence(*job)) return std::pair{job->what, *trouble};
+    if (now >= job->deadline) return std::pair{job->what, lateness(*job)};
+  }
+  return std::nullopt;
+}
+
+std::optional<Trouble> Flight::divergence(const Job& job) const {
+  for (int q = 0; q < lookout_.size(); ++q) {
+    const auto theirs = boards_[q].published(job.sequence);
+    if (!theirs || same(*theirs, job.landing)) continue;
+    return lookout_.local("the ranks diverged: exchange " + std::to_string(job.sequence) +
+                          " lands on " + lookout_.name(lookout_.rank()) + " " +
+                          text_of(job.landing) + " and on " + lookout_.name(q) + " " +
+                          text_of(*theirs));
+  }
+  return std::nullopt;
+}
+
+Trouble Flight::lateness(const Job& job) const {
+  const int rank = lookout_.rank();
+  const std::string limit = " within " + seconds(job.timeout);
+  for (int q = 0; q < lookout_.size(); ++q) {
+    if (q != rank && boards_[q].ready(rank, job.sequence).load() != job.code) {
+      return lookout_.local("the streams of " + lookout_.name(rank) + " did not come to it" +
+                            limit);
+    }
+  }
+  for (int q = 0; q < lookout_.size(); ++q) {
+    if (q != rank && boards_[rank].ready(q, job.sequence).load() != job.code) {
+      return lookout_.absent(q, job.timeout);
+    }
+  }
+  for (int q = 0; q < lookout_.size(); ++q) {
+    if (q != rank && boards_[rank].arrived(q, job.sequence).load() != job.code) {
+      return lookout_.absent(q, job.timeout);
+    }
+  }
+  return lookout_.local("the streams of " + lookout_.name(rank) + " did not end it" + limit);
+}
+
+// Gives every stream the value it waits for. Of two exchanges that use the same words the later one
+// waits for the end of the earlier one, which is released first.
+void Flight::release() const {
+  const Board& own = boards_[lookout_.rank()];
+  std::vector<bool> taken(kRing, false);
+  for (const auto& job : jobs_) {
+    if (taken[job->sequence % kRing]) continue;
+    taken[job->sequence % kRing] = true;
+    for (int q = 0; q < lookout_.size(); ++q) {
+      own.ready(q, job->sequence).store(job->code, std::memory_order_release);
+      own.arrived(q, job->sequence).store(job->code, std::memory_order_release);
+    }
+  }
+}
+
+}  // namespace tide::device::cuda

@@ -1,0 +1,93 @@
+// The exchanges that are enqueued and not complete, and the thread that watches over them: a peer
+// that dies, reports a failure, chose another landing slot or is late fails the team, and then the
+// streams that wait for peers are released, so that nothing on this GPU waits for ever.
+//
+// What streams compute from a released exchange is undefined, as are the contents of all landing
+// slots: pushes that waited for a peer's readiness are made on release too. Who catches the error
+// must go back to a state saved before.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "shim/device/cuda/board.h"
+#include "shim/device/cuda/lookout.h"
+
+namespace tide::device::cuda {
+
+struct Job {
+  std::string what;
+  uint64_t sequence = 0;  // from 1 on
+  Place landing;
+  uint64_t code = 0;
+  std::chrono::milliseconds timeout{0};
+  Clock::time_point deadline;
+  Event end;                   // recorded when all of it is enqueued
+  std::shared_ptr<void> keep;  // what the exchange reads
+  std::atomic<bool> waited{false};  // some stream of the caller waits for `end`
+  // Guarded by the flight.
+  bool done = false;
+  std::string error;
+};
+
+class Flight {
+ public:
+  // boards: of all ranks. `lookout` outlives this. Throws tide::Error when no thread can start.
+  Flight(const Lookout& lookout, std::vector<Board> boards);
+  // After close().
+  ~Flight();
+
+  const Board& board(int rank) const { return boards_[rank]; }
+
+  // Before the first operation of `job` is enqueued, in order of sequence. Throws tide::Error
+  // "<what> cannot start: ..." when the team has failed.
+  void begin(const std::shared_ptr<Job>& job);
+  // Has it ended or failed? Looks at the board.
+  bool settled(Job& job);
+  // Its error, empty while it runs and when it is well.
+  std::string error_of(const Job& job);
+  // Fails the team: "<what> failed: <reason>". Only the first failure counts.
+  void fail(const std::string& what, const Trouble& trouble);
+  // The team's error, else empty.
+  std::string error() const;
+  uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
+
+  // Waits for the exchanges in flight; a peer's death, a deadline or a failure end the wait. False
+  // when something still hangs on the GPU, whose memory must then be left alone.
+  bool close();
+
+ private:
+  void watch() noexcept;
+  // These hold the mutex.
+  bool settle(Job& job);
+  void retire();
+  void fail_locked(const std::string& what, const Trouble& trouble);
+  std::optional<std::pair<std::string, Trouble>> look() const;
+  std::optional<Trouble> divergence(const Job& job) const;
+  Trouble lateness(const Job& job) const;
+  void release() const;
+
+  const Lookout& lookout_;
+  const std::vector<Board> boards_;
+  std::atomic<uint64_t> completed_{0};
+
+  mutable std::mutex mutex_;  // never held while the driver is called: it may block
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> jobs_;
+  std::string error_;   // "all-gather of layers.3 failed: " + reason_
+  std::string reason_;  // "rank 2 (pid 1234) is gone"
+  Clock::time_point failed_at_;
+  bool stopping_ = false;
+  std::thread watchdog_;
+};
+
+}  // namespace tide::device::cuda

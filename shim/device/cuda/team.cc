@@ -1,0 +1,382 @@
+// The CUDA team: set-up together, slots, starting and waiting.
+#include "shim/device/cuda/team.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "include/tide/error.h"
+#include "shim/device/cuda/driver.h"
+#include "shim/device/cuda/engine.h"
+#include "shim/device/cuda/flight.h"
+#include "shim/device/cuda/segments.h"
+#include "shim/device/cuda/slot_heap.h"
+#include "shim/device/cuda/validate.h"
+#include "shim/device/host/bootstrap.h"
+#include "shim/device/host/fork.h"
+
+namespace tide::device {
+namespace cuda {
+namespace {
+
+constexpr uint32_t kBoardMessage = 0;  // segments are numbered from 1 on
+
+[[noreturn]] void throw_forked() {
+  throw Error("this process was forked from the one that made the CUDA team",
+              "use the process group only in the process that created it");
+}
+
+// Everything of a team. Pendings hold it too.
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  // Collective; the context is current. Throws tide::Error.
+  Core(std::shared_ptr<Context> context, int rank, std::vector<host::Peer> peers,
+       CudaTeamOptions options)
+      : context_(context),
+        options_(std::move(options)),
+        lookout_(rank, std::move(peers)),
+        flight_(lookout_, trade_boards()),
+        segments_(context, lookout_),
+        engine_(context, lookout_, flight_, segments_,
+                {.blocks = options_.sum_blocks, .longest = options_.max_launch}),
+        ring_(kRing) {}
+
+  int rank() const { return lookout_.rank(); }
+  int size() const { return lookout_.size(); }
+  const Context& context() const { return *context_; }
+  Flight& flight() { return flight_; }
+  CUstream current_stream() const {
+    return options_.current_stream ? options_.current_stream() : nullptr;
+  }
+
+  Slot acquire(uint64_t bytes) {
+    const Current current(*context_);
+    const std::lock_guard order(order_);
+    if (const std::string error = flight_.error(); !error.empty()) {
+      throw Error("no landing slot: " + error);
+    }
+    if (auto slot = take(bytes)) return *slot;
+    grow(bytes);
+    return *take(bytes);
+  }
+
+  void release(const Slot& slot) {
+    const Current current(*context_);
+    std::vector<Fence> fences;
+    try {
+      fences.push_back(engine_.record(current_stream()));
+    } catch (const Error& error) {
+      // A slot whose last use cannot be known is not used again.
+      flight_.fail("release of a landing slot", lookout_.local(error.what()));
+      return;
+    }
+    const std::lock_guard lock(heap_mutex_);
+    const auto found = used_.find({slot.segment, slot.offset});
+    if (found == used_.end()) return;
+    for (Fence& fence : found->second.fences) fences.push_back(std::move(fence));
+    heap_.give(found->second.place, std::move(fences));
+    used_.erase(found);
+  }
+
+  std::shared_ptr<Job> start(Exchange exchange) {
+    const Current current(*context_);
+    const CUstream stream = current_stream();
+    validate(exchange, rank(), size());
+    refuse_capture(stream, exchange.what);
+    auto job = std::make_shared<Job>();
+    job->what = exchange.what;
+    job->timeout = exchange.timeout.count() > 0 ? exchange.timeout : options_.timeout;
+    job->deadline = Clock::now() + job->timeout;
+    job->keep = std::move(exchange.keep);
+
+    const std::lock_guard order(order_);
+    std::vector<Fence> fences;
+    if (exchange.landing.bytes > 0) {
+      const Slot& slot = exchange.landing;
+      const std::lock_guard lock(heap_mutex_);
+      const auto found = used_.find({slot.segment, slot.offset});
+      if (found == used_.end() || found->second.place.bytes != slot.bytes ||
+          reinterpret_cast<uint64_t>(slot.data) !=
+              segments_.address(rank(), slot.segment) + slot.offset) {
+        throw Error(exchange.what +
+                    " cannot start: its landing slot is not one that this team gave out");
+      }
+      job->landing = found->second.place;
+      fences = std::move(found->second.fences);
+      found->second.fences.clear();
+    }
+    job->sequence = started_ + 1;
+    job->code = code_of(job->sequence, job->landing);
+    flight_.begin(job);  // throws before anything is enqueued
+    ++started_;
+    std::shared_ptr<Job>& former = ring_[job->sequence % kRing];
+    try {
+      engine_.enqueue(*job, exchange, stream, fences, former ? former->end : nullptr);
+    } catch (const Error& error) {
+      flight_.fail(job->what, lookout_.local(error.what()));
+      throw Error(flight_.error());
+    }
+    former = job;
+    if (job->landing.bytes > 0) {
+      const std::lock_guard lock(heap_mutex_);
+      const auto found = used_.find({job->landing.segment, job->landing.offset});
+      // Who releases the slot need not have waited for the exchange.
+      if (found != used_.end()) found->second.fences = {job->end};
+    }
+    return job;
+  }
+
+  // Makes the current stream wait. Throws the exchange's error.
+  void wait(Job& job) {
+    if (!flight_.settled(job)) {
+      const Current current(*context_);
+      check(driver().cuStreamWaitEvent(current_stream(), job.end.get(), /*flags=*/0),
+            "wait for " + job.what);
+      job.waited = true;
+      return;
+    }
+    job.waited = true;
+    if (const std::string error = flight_.error_of(job); !error.empty()) throw Error(error);
+  }
+
+  // The Pending of `job` is gone.
+  void drop(const std::shared_ptr<Job>& job) {
+    std::shared_ptr<void> keep = std::move(job->keep);
+    if (job->waited || flight_.settled(*job)) return;
+    job->keep = std::move(keep);
+    const std::lock_guard lock(dropped_mutex_);
+    dropped_.push_back(job);
+  }
+
+  // Lets go of what exchanges read that have ended and that nobody waited for.
+  void sweep() {
+    std::vector<std::shared_ptr<void>> kept;
+    const std::lock_guard lock(dropped_mutex_);
+    std::erase_if(dropped_, [&](const std::shared_ptr<Job>& job) {
+      if (!flight_.settled(*job)) return false;
+      kept.push_back(std::move(job->keep));
+      return true;
+    });
+  }
+
+  TeamStats stats() {
+    TeamStats stats;
+    const std::lock_guard lock(heap_mutex_);
+    stats.slot_bytes = heap_.bytes();
+    stats.slots = heap_.segments();
+    stats.slots_in_use = used_.size();
+    stats.bytes_pushed = engine_.bytes_pushed();
+    stats.exchanges = flight_.completed();
+    return stats;
+  }
+
+  // Waits for what is in flight and for the last readers of the slots. When something hangs on the
+  // GPU, all of this is left as it is until the process ends.
+  void close() {
+    const Current current(*context_);
+    if (flight_.close() && driver().cuCtxSynchronize() == CUDA_SUCCESS) {
+      const std::lock_guard lock(dropped_mutex_);
+      dropped_.clear();
+      return;
+    }
+    leak();
+  }
+
+  void leak() { new std::shared_ptr<Core>(shared_from_this()); }
+
+ private:
+  struct Used {
+    Place place;
+    std::vector<Fence> fences;  // of former uses, then the end of its last exchange
+  };
+
+  std::vector<Board> trade_boards() {
+    const host::SharedMemory own = Board::create(size());
+    std::vector<host::Descriptor> descriptors;
+    try {
+      descriptors = trade(lookout_, kBoardMessage, own.mapping->bytes(), own.fd, options_.timeout);
+    } catch (const Trouble& trouble) {
+      throw Error(trouble.reason);
+    }
+    std::vector<Board> boards;
+    for (int q = 0; q < size(); ++q) {
+      boards.emplace_back(context_,
+                          q == rank() ? own.mapping
+                                      : host::map_memory(descriptors[q].get(), own.mapping->bytes()),
+                          size());
+    }
+    return boards;
+  }
+
+  std::optional<Slot> take(uint64_t bytes) {
+    const std::lock_guard lock(heap_mutex_);
+    auto grant = heap_.take(bytes);
+    if (!grant) return std::nullopt;
+    const Place& place = grant->place;
+    used_[{place.segment, place.offset}] = {place, std::move(grant->fences)};
+    return Slot{
+        reinterpret_cast<std::byte*>(segments_.address(rank(), place.segment) + place.offset),
+        place.bytes, place.segment, place.offset};
+  }
+
+  void grow(uint64_t bytes) {
+    const std::string what = "growth of the landing memory";
+    try {
+      const uint32_t segment = segments_.grow(bytes, options_.timeout);
+      const std::lock_guard lock(heap_mutex_);
+      heap_.add(segment, segments_.bytes(segment));
+      return;
+    } catch (const Trouble& trouble) {
+      flight_.fail(what, trouble);
+    } catch (const Error& error) {
+      flight_.fail(what, lookout_.local(error.what()));
+    }
+    throw Error("no landing slot: " + flight_.error());
+  }
+
+  static void refuse_capture(CUstream stream, const std::string& what) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    check(driver().cuStreamIsCapturing(stream, &status), "look at the current stream");
+    if (status != CU_STREAM_CAPTURE_STATUS_NONE) {
+      throw Error(what + " cannot start: the current stream is being captured into a graph");
+    }
+  }
+
+  const std::shared_ptr<Context> context_;
+  const CudaTeamOptions options_;
+  const Lookout lookout_;
+  Flight flight_;
+  std::mutex order_;  // exchanges and growths are in the same order on all ranks
+  Segments segments_;
+  Engine engine_;
+  uint64_t started_ = 0;
+  std::vector<std::shared_ptr<Job>> ring_;  // the last kRing exchanges
+
+  mutable std::mutex heap_mutex_;
+  SlotHeap heap_;
+  std::map<std::pair<uint32_t, uint64_t>, Used> used_;  // by segment and offset
+
+  std::mutex dropped_mutex_;
+  std::vector<std::shared_ptr<Job>> dropped_;
+};
+
+class CudaPending : public Pending {
+ public:
+  CudaPending(std::shared_ptr<Core> core, std::shared_ptr<Job> job)
+      : core_(std::move(core)), job_(std::move(job)) {}
+  ~CudaPending() override {
+    if (!forked()) core_->drop(job_);
+  }
+
+  void wait() override {
+    if (forked()) throw_forked();
+    core_->sweep();
+    core_->wait(*job_);
+  }
+  bool done() const override { return forked() || core_->flight().settled(*job_); }
+  std::string error() const override {
+    return forked() ? std::string() : core_->flight().error_of(*job_);
+  }
+
+ private:
+  bool forked() const { return host::fork_generation() != generation_; }
+
+  const uint64_t generation_ = host::fork_generation();
+  const std::shared_ptr<Core> core_;
+  const std::shared_ptr<Job> job_;
+};
+
+// What the caller holds. In a forked child nothing of the team may be touched: CUDA does not work
+// there, and the watchdog is missing. There it is left as it is.
+class CudaTeam : public Team {
+ public:
+  explicit CudaTeam(std::shared_ptr<Core> core)
+      : rank_(core->rank()), size_(core->size()), core_(std::move(core)) {}
+  ~CudaTeam() override {
+    if (forked()) {
+      core_->leak();
+    } else {
+      core_->close();
+    }
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Slot acquire(uint64_t bytes) override {
+    if (forked()) throw_forked();
+    core_->sweep();
+    return core_->acquire(bytes);
+  }
+  void release(const Slot& slot) noexcept override {
+    if (!forked()) core_->release(slot);
+  }
+  std::shared_ptr<Pending> start(Exchange exchange) override {
+    if (forked()) throw_forked();
+    core_->sweep();
+    return std::make_shared<CudaPending>(core_, core_->start(std::move(exchange)));
+  }
+  TeamStats stats() const override { return forked() ? TeamStats{} : core_->stats(); }
+  std::string error() const override {
+    return forked() ? "the process was forked" : core_->flight().error();
+  }
+
+ private:
+  bool forked() const { return host::fork_generation() != generation_; }
+
+  const uint64_t generation_ = host::fork_generation();
+  const int rank_;
+  const int size_;
+  const std::shared_ptr<Core> core_;
+};
+
+// Runs a step and tells all ranks how it went: all go on or all throw the first rank's error.
+template <class Step>
+auto together(Rendezvous& rendezvous, const std::vector<std::string>& names, Step step) {
+  decltype(step()) result;
+  std::string mine = "+";
+  try {
+    result = step();
+  } catch (const std::exception& error) {
+    mine = std::string("-") + error.what();
+  }
+  const std::vector<std::string> all = rendezvous.exchange(mine);
+  for (size_t q = 0; q < names.size(); ++q) {
+    if (q < all.size() && all[q] == "+") continue;
+    throw Error("no CUDA team: " + names[q] + ": " +
+                (q < all.size() && !all[q].empty() ? all[q].substr(1) : "said nothing"));
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<Team> make_cuda_team(int rank, int size, Rendezvous& rendezvous,
+                                     CudaTeamOptions options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error("a CUDA team has no rank " + std::to_string(rank) + " of " + std::to_string(size));
+  }
+  if (options.timeout.count() <= 0) throw Error("the timeout of a CUDA team must be positive");
+  if (options.sum_blocks < 1) throw Error("the sums of a CUDA team need a thread block");
+  if (options.names.empty()) {
+    for (int q = 0; q < size; ++q) options.names.push_back("rank " + std::to_string(q));
+  }
+  if (options.names.size() != static_cast<size_t>(size)) {
+    throw Error("a CUDA team of " + std::to_string(size) + " got " +
+                std::to_string(options.names.size()) + " names");
+  }
+  const std::vector<std::string> names = options.names;
+  const auto context = cuda::together(rendezvous, names, [&] {
+    return std::make_shared<cuda::Context>(options.ordinal);
+  });
+  auto peers = host::connect_peers(rank, names, rendezvous, options.timeout);
+  const auto core = cuda::together(rendezvous, names, [&] {
+    const cuda::Current current(*context);
+    return std::make_shared<cuda::Core>(context, rank, std::move(peers), std::move(options));
+  });
+  return std::make_unique<cuda::CudaTeam>(core);
+}
+
+}  // namespace tide::device

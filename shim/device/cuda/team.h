@@ -1,0 +1,45 @@
+// GPU memory as a device: landing slots that the ranks of one node map from each other's GPUs,
+// pushes by copy engines, sums by few thread blocks, all in stream order. This file needs no CUDA
+// header, so that a build without the toolkit has it too.
+//
+// In addition to what device.h asks:
+// - each rank is a process of its own, and its GPU may be shared with other ranks;
+// - all ranks acquire and release slots and start exchanges in the same order, with slots of equal
+//   size: they choose the same place without talking. Ranks that do not fail with an error that
+//   names both places;
+// - start() enqueues; the exchange begins behind what the current stream holds, and a stream sees
+//   its result when Pending::wait() has been called with that stream current. No stream may be
+//   capturing;
+// - Exchange::keep is dropped with the Pending once wait() has been called: what it owns must then
+//   be safe in the order of the stream that waited. Without a wait() it is kept until the exchange
+//   has ended.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shim/device/device.h"
+
+struct CUstream_st;
+
+namespace tide::device {
+
+struct CudaTeamOptions {
+  std::chrono::milliseconds timeout{600000};  // of an exchange that names none
+  std::vector<std::string> names;  // of the team's ranks, for errors ("rank 3"); default "rank N"
+  int ordinal = 0;                 // of this rank's GPU, as this process numbers them
+  // The current stream of the calling thread; the default stream when this is empty.
+  std::function<CUstream_st*()> current_stream;
+  int sum_blocks = 16;                        // thread blocks that add
+  std::chrono::microseconds max_launch{400};  // how long one launch of them may live
+};
+
+// Collective over the ranks of the team. Throws tide::Error on all ranks alike when one has no
+// driver or no fitting GPU, or when they cannot reach each other's memory.
+std::unique_ptr<Team> make_cuda_team(int rank, int size, Rendezvous& rendezvous,
+                                     CudaTeamOptions options = {});
+
+}  // namespace tide::device

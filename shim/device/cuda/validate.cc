@@ -1,0 +1,58 @@
+// Arithmetic that cannot overflow, on numbers that may be anything.
+#include "shim/device/cuda/validate.h"
+
+#include <string>
+
+#include "include/tide/error.h"
+
+namespace tide::device::cuda {
+namespace {
+
+void check(bool good, const Exchange& exchange, const std::string& what) {
+  if (!good) throw Error(exchange.what + " cannot start: " + what);
+}
+
+bool fits(uint64_t begin, uint64_t bytes, uint64_t limit) {
+  return begin <= limit && bytes <= limit - begin;
+}
+
+bool aligned(const void* address, DType type) {
+  return reinterpret_cast<uintptr_t>(address) % size_of(type) == 0;
+}
+
+}  // namespace
+
+void validate(const Exchange& exchange, int rank, int size) {
+  const uint64_t landing = exchange.landing.bytes;
+  for (const Push& push : exchange.pushes) {
+    check(push.peer >= 0 && push.peer < size, exchange,
+          "a push to rank " + std::to_string(push.peer) + " of " + std::to_string(size));
+    check(push.from != nullptr || push.bytes == 0, exchange, "a push from no memory");
+    check(push.bytes == 0 || fits(push.to, push.bytes, landing), exchange,
+          "a push past the end of the landing slot");
+  }
+
+  const Sum& sum = exchange.sum;
+  check(sum.out != DType::kFloat16, exchange, "a sum gives fp32 or bf16, not fp16");
+  check(aligned(sum.output, sum.out), exchange, "the output of a sum is not aligned");
+  const auto places = static_cast<uint64_t>(size) - (rank == size - 1 ? 2 : 1);  // last one read
+  for (const SumRun& run : sum.runs) {
+    if (run.count == 0) continue;
+    check(sum.output != nullptr, exchange, "a sum without an output");
+    check(run.own != nullptr, exchange, "a sum without this rank's own source");
+    check(aligned(run.own, sum.in) && run.landing % size_of(sum.in) == 0 &&
+              sum.place_bytes % size_of(sum.in) == 0,
+          exchange, "a source of a sum is not aligned");
+    if (size == 1) continue;
+    check(run.count <= landing / size_of(sum.in) && sum.place_bytes <= landing &&
+              (places == 0 || sum.place_bytes <= landing / places) &&
+              fits(places * sum.place_bytes, run.landing, landing) &&
+              fits(places * sum.place_bytes + run.landing, run.count * size_of(sum.in), landing),
+          exchange, "a sum reads past the end of the landing slot");
+  }
+  for (const auto& zeros : sum.zeros) {
+    check(sum.output != nullptr || zeros.second == 0, exchange, "a sum without an output");
+  }
+}
+
+}  // namespace tide::device::cuda
