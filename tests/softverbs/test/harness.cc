@@ -11,11 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#ifdef __SANITIZE_THREAD__
-// Tests fork processes that have threads, on purpose; the children start their own.
-extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
-#endif
-
 namespace softverbs_test {
 namespace {
 
@@ -128,10 +123,16 @@ ibv_context* open_device(int index) {
 }
 
 Endpoint::Endpoint(const Options& given) : options(given), buffer(given.bytes) {
-  context = open_device(options.device);
-  pd = ibv_alloc_pd(context);
-  if (options.with_channel) channel = ibv_create_comp_channel(context);
-  cq = ibv_create_cq(context, options.cqe, this, channel, 0);
+  if (options.beside != nullptr) {
+    context = options.beside->context;
+    pd = options.beside->pd;
+    cq = options.beside->cq;
+  } else {
+    context = open_device(options.device);
+    pd = ibv_alloc_pd(context);
+    if (options.with_channel) channel = ibv_create_comp_channel(context);
+    cq = ibv_create_cq(context, options.cqe, this, channel, 0);
+  }
   if (options.with_srq) {
     ibv_srq_init_attr attributes{};
     attributes.attr.max_wr = options.depth;
@@ -159,12 +160,13 @@ Endpoint::~Endpoint() {
   if (srq != nullptr) {
     EXPECT_EQ(ibv_destroy_srq(srq), 0);
   }
+  if (region != nullptr) {
+    EXPECT_EQ(ibv_dereg_mr(region), 0);
+  }
+  if (options.beside != nullptr) return;
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
   if (channel != nullptr) {
     EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
-  }
-  if (region != nullptr) {
-    EXPECT_EQ(ibv_dereg_mr(region), 0);
   }
   EXPECT_EQ(ibv_dealloc_pd(pd), 0);
   EXPECT_EQ(ibv_close_device(context), 0);

@@ -63,7 +63,10 @@ struct Address {
   uint32_t rkey;
 };
 
+class Endpoint;
+
 struct Options {
+  Endpoint* beside = nullptr;  // use its context, domain and completion queue
   int device = 0;
   size_t bytes = 1 << 20;
   uint32_t depth = 64;  // of send and receive queue

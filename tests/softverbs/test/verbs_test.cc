@@ -405,8 +405,16 @@ TEST(Events, ClosingWakesTheReader) {
   });
 }
 
+// ThreadSanitizer cannot follow threads of a child whose parent had some.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kForkedThreads = false;
+#else
+constexpr bool kForkedThreads = true;
+#endif
+
 // A child that goes on by itself joins anew; its parent's objects are not disturbed by its end.
 TEST(Processes, Fork) {
+  if (!kForkedThreads) GTEST_SKIP() << "forks with threads";
   run_sides(
       {},
       [](Peer& peer) {
@@ -435,6 +443,7 @@ TEST(Processes, Fork) {
 
 // Places of the dead are used again: more processes one after the other than a fabric holds.
 TEST(Processes, ManyComeAndDie) {
+  if (!kForkedThreads) GTEST_SKIP() << "forks with threads";
   run_alone({}, [] {
     Endpoint keeper;
     for (int i = 0; i < 80; ++i) {

@@ -28,8 +28,8 @@ expect "the port is up" [ "$(port_state 1)" = PORT_ACTIVE ]
 
 cut_for_3_s &
 cutter=$!
-expect "ibv_rc_pingpong compares its data across a cut" pair ibv_rc_pingpong -g 1 -c -s 65536 -n 1500
+expect "ibv_rc_pingpong compares its data across a cut" pair ibv_rc_pingpong -g 1 -c -s 65536 -n 1000
 wait "$cutter"
 
-expect "ib_write_bw runs afterwards" pair ib_write_bw -x 1 -s 65536 -n 2000 -F
+expect "ib_write_bw runs afterwards" pair ib_write_bw -x 1 -s 65536 -n 1000 -F
 expect "bandwidth $(bandwidth) MB/s is back, it was $free_rate" holds "$(bandwidth) > $free_rate / 3"
