@@ -23,10 +23,14 @@ std::string net_name(const verbs::Device& device, int port) {
   return name;
 }
 
-// The two functions of a two-port card are one PCI slot to NCCL's topology.
-std::string pci_slot(std::string path) {
-  if (!path.empty()) path.back() = '0';
-  return path;
+void fill(NetDevice* device, std::string name, std::vector<const Port*> ports, int support) {
+  device->name = std::move(name);
+  // The two functions of a two-port card are one PCI slot to NCCL's topology.
+  device->pci_path = ports.front()->device->pci_path();
+  if (!device->pci_path.empty()) device->pci_path.back() = '0';
+  for (const Port* port : ports) device->speed += port->speed;
+  device->ports = std::move(ports);
+  device->pointer_support = support;
 }
 
 }  // namespace
@@ -66,13 +70,6 @@ void PeerTable::leave(uint32_t peer) {
   --peers_[peer].second;
 }
 
-NetDevice::NetDevice(std::string device_name, std::vector<const Port*> device_ports,
-                     uint32_t pacing_peers)
-    : name(std::move(device_name)), ports(std::move(device_ports)), gate(pacing_peers) {
-  pci_path = pci_slot(ports.front()->device->pci_path());
-  for (const Port* port : ports) speed += port->speed;
-}
-
 DeviceList::DeviceList(const Settings& settings) : settings_(settings) {
   const NameList wanted(settings.devices);
   int count = 0;
@@ -99,12 +96,11 @@ DeviceList::DeviceList(const Settings& settings) : settings_(settings) {
                      static_cast<verbs::GidFamily>(settings.gid_family)};
         port.address = verbs::port_address(*device, number, port.rule);
         ports_.push_back(port);
-        NetDevice& added = devices_.emplace_back(net_name(*device, number),
-                                                 std::vector<const Port*>{&ports_.back()},
-                                                 static_cast<uint32_t>(settings.pacing_peers));
+        int support = NCCL_PTR_HOST | (peer_memory ? NCCL_PTR_CUDA : 0);
+        if (device->dma_buf() && settings.gpu_direct != 0) support |= NCCL_PTR_DMABUF;
+        NetDevice& added = devices_.emplace_back(static_cast<uint32_t>(settings.pacing_peers));
+        fill(&added, net_name(*device, number), {&ports_.back()}, support);
         added.members = {static_cast<int>(devices_.size()) - 1};
-        added.pointer_support = NCCL_PTR_HOST | (peer_memory ? NCCL_PTR_CUDA : 0);
-        if (device->dma_buf() && settings.gpu_direct != 0) added.pointer_support |= NCCL_PTR_DMABUF;
       }
     } catch (const Error& error) {
       TIDE_WARN("%s is left out: %s", name, error.what());
@@ -153,10 +149,9 @@ int DeviceList::merge(const int* members, int count, int most) {
     ports.push_back(port);
   }
   std::lock_guard lock(mutex_);
-  NetDevice& added =
-      devices_.emplace_back(name, std::move(ports), static_cast<uint32_t>(settings_.pacing_peers));
+  NetDevice& added = devices_.emplace_back(static_cast<uint32_t>(settings_.pacing_peers));
+  fill(&added, name, std::move(ports), support);
   added.members.assign(members, members + count);
-  added.pointer_support = support;
   return static_cast<int>(devices_.size()) - 1;
 }
 

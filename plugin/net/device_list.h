@@ -36,7 +36,7 @@ class PeerTable {
 };
 
 struct NetDevice {
-  NetDevice(std::string device_name, std::vector<const Port*> device_ports, uint32_t pacing_peers);
+  explicit NetDevice(uint32_t pacing_peers) : gate(pacing_peers) {}
 
   std::string name;
   std::string pci_path;

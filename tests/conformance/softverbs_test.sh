@@ -17,7 +17,7 @@ drive() {  # TITLE ARGUMENT...
 }
 fabric=0
 
-for version in ${NET_VERSIONS:-7 8 9 10 11 12}; do
+for version in ${NET_VERSIONS-7 8 9 10 11 12}; do
   drive "version $version" --version "$version" --seed "$version"
 done
 

@@ -1,0 +1,79 @@
+// Fuzzes everything that is decoded from a peer's bytes: frames of the stream, introductions,
+// repair messages, grants, acknowledgements. What is accepted must survive another round trip.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "plugin/net/socket.h"
+#include "plugin/net/wire.h"
+
+using namespace tide::net;
+
+namespace {
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void introductions(std::span<const uint8_t> bytes) {
+  const auto decoded = decode_introduction(bytes);
+  if (!decoded) return;
+  Introduction self;
+  self.devices.resize(1);
+  const std::string why = refusal(*decoded, self);
+  require(why.size() < 4096);
+  const Introduction& got = decoded->introduction;
+  require(differences(got, self).size() < 4096);
+  if (decoded->foreign || got.wire_version != kWireVersion) return;
+  const auto again = decode_introduction(encode(got));
+  require(again && encode(again->introduction) == encode(got));
+}
+
+void repairs(std::span<const uint8_t> bytes) {
+  const auto decoded = decode_repair(bytes);
+  if (!decoded) return;
+  const auto again = decode_repair(encode(*decoded));
+  require(again && encode(*again) == encode(*decoded));
+}
+
+void controls(std::span<const uint8_t> bytes) {
+  const int devices = bytes.empty() ? 1 : 1 + bytes.back() % kMaxDevices;
+  Grant grant;
+  uint8_t buffer[control_bytes(kMaxDevices)];
+  if (decode(bytes, devices, &grant)) {
+    require(grant.count >= 1 && grant.count <= kMaxGroup);
+    require(encode(grant, devices, buffer) == bytes.size());
+  }
+  Acknowledgement acknowledgement;
+  if (decode(bytes, &acknowledgement)) require(encode(acknowledgement, buffer) == bytes.size());
+  (void)control_type(bytes);
+}
+
+void frames(const uint8_t* data, size_t size) {
+  int ends[2];
+  require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  Stream stream{FileDescriptor(ends[0])};
+  require(write(ends[1], data, size) == static_cast<ssize_t>(size));
+  close(ends[1]);
+  size_t total = 0;
+  while (const std::optional<Frame> frame = stream.receive()) {
+    total += frame->body.size() + sizeof(FrameHeader);
+    require(total <= size);
+    introductions(frame->body);
+    repairs(frame->body);
+  }
+  require(stream.broken());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size > 32768) return 0;
+  introductions({data, size});
+  repairs({data, size});
+  controls({data, size});
+  if (size > 0) frames(data, size);
+  return 0;
+}
