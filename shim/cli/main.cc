@@ -1,8 +1,12 @@
 // `tide`: one command line for the planner and, file by file, whatever else Tide can be asked.
+#include <algorithm>
 #include <exception>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "shim/cli/commands.h"
+#include "shim/cli/nearest.h"
 
 int main(int argc, char** argv) {
   CLI::App tide("Tide: FSDP2 without layout copies", "tide");
@@ -11,6 +15,15 @@ int main(int argc, char** argv) {
   tide.footer(
       "Exit status: 0 done; 1 bad input or no plan; 2 bad command line; 3 search: nothing fits.");
   tide::cli::add_plan(tide);
+  std::vector<std::string> commands;
+  for (const CLI::App* command : tide.get_subcommands([](const CLI::App*) { return true; })) {
+    commands.push_back(command->get_name());
+  }
+  if (argc > 1 && argv[1][0] != '-' && !std::count(commands.begin(), commands.end(), argv[1])) {
+    std::cerr << "tide: there is no subcommand '" << argv[1] << "'; the nearest is '"
+              << tide::cli::nearest(argv[1], commands) << "'\n";
+    return tide::cli::kUsage;
+  }
   try {
     tide.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

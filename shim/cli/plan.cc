@@ -2,6 +2,7 @@
 #include <iostream>
 #include <memory>
 
+#include "shim/cli/choice.h"
 #include "shim/cli/commands.h"
 #include "shim/cli/model_source.h"
 #include "shim/cli/plan_report.h"
@@ -92,15 +93,10 @@ void add_plan(CLI::App& tide) {
                    "bytes that every tensor's start is a multiple of; 0 = any")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  plan->add_option("--order", options->plan.order, "registered, block, shape or best")
-      ->transform(CLI::Transformer(ragged::kOrderNames).description(""))
-      ->type_name("ORDER")
-      ->default_str("registered");
-  plan->add_option("--sub-buffers", options->plan.sub_buffers,
-                   "a buffer per row length: off, on, or auto where it takes less time")
-      ->transform(CLI::Transformer(ragged::kSubBufferNames).description(""))
-      ->type_name("WHEN")
-      ->default_str("off");
+  add_choice(*plan, "--order", &options->plan.order, ragged::kOrderNames,
+             "of the tensors; best tries all three");
+  add_choice(*plan, "--sub-buffers", &options->plan.sub_buffers, ragged::kSubBufferNames,
+             "a buffer per row length; auto: where it takes less time");
   plan->add_flag("--muon", options->muon, "also who orthogonalizes which matrix");
   CLI::Option* json = plan->add_flag("--json", options->json, "machine-readable, in elements");
   plan->add_flag("--html", options->html, "one page with pictures")->excludes(json);

@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <iomanip>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "shim/cli/choice.h"
 #include "shim/cli/commands.h"
 #include "shim/cli/model_source.h"
 #include "shim/cli/plan_report.h"
@@ -172,10 +174,7 @@ void add_plan_search(CLI::App& plan) {
   using Optimizer = ragged::Optimizer;
   const std::map<std::string, Optimizer> optimizers = {
       {"adamw", Optimizer::kAdamW}, {"adam8bit", Optimizer::kAdam8bit}, {"muon", Optimizer::kMuon}};
-  search->add_option("--optimizer", request.optimizer, "adamw, adam8bit or muon")
-      ->transform(CLI::Transformer(optimizers).description(""))
-      ->type_name("NAME")
-      ->default_str("adamw");
+  add_choice(*search, "--optimizer", &request.optimizer, optimizers, "whose state is counted");
   search
       ->add_option("--memory", options->memory_gib,
                    "GiB per GPU for parameters, gradients, optimizer and gathered groups; leave "

@@ -30,9 +30,6 @@ class Search {
         std::min(round_up(aligned, unit, total), std::numeric_limits<int64_t>::max() / 4 / devices);
   }
 
-  int64_t lower_bound() const { return lower_bound_; }
-  int64_t placements() const { return placements_; }
-
   // Places every tensor at its earliest valid start: for a fixed order a smaller cursor is never
   // worse, so this finds a placement whenever there is one.
   bool place(int64_t shard, std::vector<int64_t>* starts = nullptr) {

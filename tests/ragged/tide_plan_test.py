@@ -169,7 +169,9 @@ class Mistakes(unittest.TestCase):
         self.fails(2, "--fast", "plan", llama, "--devices", 8, "--fast")
         self.fails(2, "--rows", "plan", llama, "--devices", 8, "--rows", 0)
         self.fails(2, "--devices", "plan", llama, "--devices", "eight")
-        self.fails(2, "--order", "plan", llama, "--devices", 8, "--order", "random")
+        self.fails(2, "no subcommand 'plna'; the nearest is 'plan'", "plna", llama)
+        self.fails(2, "random not in {best,block,registered,shape}", "plan", llama, "--devices", 8,
+                   "--order", "random")
         self.fails(2, "--filter", "plan", llama, "--devices", 8, "--filter", "none")
         self.fails(2, "--rows", "plan", llama, "--devices", 8, "--rows", 2, "--policy", "whole")
         self.fails(2, "--html", "plan", llama, "--devices", 8, "--json", "--html")
