@@ -67,8 +67,9 @@ struct Exchange {
   Sum sum;
   std::chrono::milliseconds timeout{0};  // from start(); 0: the team's default
   // Owns the memory that pushes and runs read. Dropped in wait() or with the Pending, in the thread
-  // that does so, never in a thread of the team. A Pending dropped before it is done does not block:
-  // the memory is then let go in a later call of acquire(), start() or wait(), or with the team.
+  // that does so, never in a thread of the team. A Pending dropped before it is done does not
+  // block: the memory is then let go in a later call of acquire(), start() or wait(), or with the
+  // team.
   std::shared_ptr<void> keep;
 };
 
@@ -85,10 +86,10 @@ class Pending {
 };
 
 struct TeamStats {
-  uint64_t slot_bytes = 0;     // memory held for slots, free and in use
-  uint64_t slots = 0;          // slots that exist
-  uint64_t slots_in_use = 0;   // acquired and not yet released
-  uint64_t bytes_pushed = 0;   // by this rank, own slot included
+  uint64_t slot_bytes = 0;    // memory held for slots, free and in use
+  uint64_t slots = 0;         // slots that exist
+  uint64_t slots_in_use = 0;  // acquired and not yet released
+  uint64_t bytes_pushed = 0;  // by this rank, own slot included
   uint64_t exchanges = 0;
 };
 

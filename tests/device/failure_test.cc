@@ -520,6 +520,24 @@ TEST_F(Garbage, IsToldToTheOthers) {
   EXPECT_EQ(results[1].find("all-gather of layers.3 failed: rank 2 (pid "), 0u) << results[1];
 }
 
+// The kernel reports the unread message as a reset before it hands out what the dead end had sent.
+TEST(Socket, WhatADeadPeerSentIsStillThere) {
+  using device::host::Socket;
+  const std::string name = "tide-test-" + std::to_string(getpid());
+  Socket listener = Socket::listener(name, 1);
+  Socket ours = Socket::connected(name);
+  std::optional<Socket> dead = listener.accept();
+  ASSERT_TRUE(dead);
+  std::byte message[8] = {std::byte{42}};
+  ASSERT_TRUE(dead->send(message, 0));
+  ASSERT_TRUE(ours.send(message, 0));  // is never read
+  dead.reset();
+  std::byte received[8] = {};
+  EXPECT_TRUE(ours.receive(received));
+  EXPECT_EQ(received[0], std::byte{42});
+  EXPECT_FALSE(ours.receive(received));
+}
+
 TEST(Bootstrap, AllRanksHearWhyThereIsNoTeam) {
   auto results = run_ranks(Mode::kThreads, 3, [&](int rank, Board& board) -> std::string {
     struct Spoiled : BoardRendezvous {

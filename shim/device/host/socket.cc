@@ -122,10 +122,14 @@ std::optional<Descriptor> Socket::receive(std::span<std::byte> message) const {
   header.msg_control = control;
   header.msg_controllen = CMSG_LEN(sizeof(int));  // room for one descriptor, never two
   ssize_t got;
-  do {
+  for (bool reset = false;;) {
     got = recvmsg(fd_, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
-  if (got < 0) return std::nullopt;
+    if (got >= 0) break;
+    if (errno == EINTR) continue;
+    // A peer that died with messages of ours unread leaves this error, once, in front of what it
+    // had sent.
+    if (errno != ECONNRESET || std::exchange(reset, true)) return std::nullopt;
+  }
   Descriptor fd;
   const cmsghdr* rights = CMSG_FIRSTHDR(&header);
   if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
