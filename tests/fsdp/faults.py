@@ -101,8 +101,14 @@ def memory(job):
 
     def held(tensor):
         storage = tensor.untyped_storage()
+        try:
+            pointer = storage.data_ptr()
+        except RuntimeError as error:
+            if "holds no data" not in str(error):
+                raise
+            pointer = 0
         return {"expected": tensor.numel() * tensor.element_size(), "bytes": storage.nbytes(),
-                "pointer": storage.data_ptr()}
+                "pointer": pointer}
 
     stock_gather = _fsdp_param_group.foreach_all_gather
     stock_copy_out = _fsdp_param_group.foreach_all_gather_copy_out

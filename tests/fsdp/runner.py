@@ -24,7 +24,10 @@ def torch_python():
     probe = subprocess.run(
         [sys.executable, "shim/torch/probe.py", "--field", "python", sys.executable,
          str(LIB.parent / "venv/bin/python")], cwd=ROOT, capture_output=True, text=True)
-    return probe.stdout.strip()
+    python = probe.stdout.strip()
+    if python in ("", "none"):
+        sys.exit(f"neither {sys.executable} nor {LIB.parent}/venv has a torch: make deps")
+    return python
 
 
 def environment(tide=False, shim=SHIM, **variables):
@@ -36,6 +39,9 @@ def environment(tide=False, shim=SHIM, **variables):
     return env
 
 
+START_SECONDS = 180  # importing torch on a busy machine
+
+
 class Lost(Exception):
     """A rank ended, or did not answer in time."""
 
@@ -43,7 +49,7 @@ class Lost(Exception):
 class Ranks:
     """The W processes of one process group, which run cases one after the other."""
 
-    def __init__(self, module, world, env, folder=None, timeout=60):
+    def __init__(self, module, world, env, folder=None, timeout=120):
         self.world, self.timeout = world, timeout
         self.own = tempfile.TemporaryDirectory(prefix="tide-fsdp-")
         self.folder = pathlib.Path(folder or self.own.name)
@@ -63,10 +69,10 @@ class Ranks:
     def log(self, rank):
         return (self.folder / f"{rank}.log").read_text(errors="replace")
 
-    def _answers(self):
-        """One line of every rank; raises Lost when one ends, or when time is up."""
+    def _answers(self, timeout):
+        """One line of every rank; raises Lost when one ends, or when `timeout` seconds are up."""
         answers = [None] * self.world
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self.processes):
                 selector.register(process.stdout, selectors.EVENT_READ, rank)
@@ -74,7 +80,7 @@ class Ranks:
                 ready = selector.select(deadline - time.monotonic())
                 if not ready:
                     silent = [r for r, a in enumerate(answers) if a is None]
-                    raise Lost(f"no answer of ranks {silent} within {self.timeout} s\n"
+                    raise Lost(f"no answer of ranks {silent} within {timeout} s\n"
                                f"{self.log(silent[0])[-2000:]}")
                 for key, _ in ready:
                     line = key.fileobj.readline()
@@ -89,7 +95,7 @@ class Ranks:
     def ready(self):
         """Waits for the ranks to start; returns what the cases expect, by name."""
         if not self.cases:
-            self.cases = self._answers()[0]
+            self.cases = self._answers(START_SECONDS)[0]
         return self.cases
 
     def send(self, **task):
@@ -101,7 +107,7 @@ class Ranks:
         """Runs a case on all ranks; returns their results."""
         self.ready()
         self.send(case=case, **task)
-        results = self._answers()
+        results = self._answers(self.timeout)
         self.done.append((case, [result["groups"] for result in results]))
         return results
 

@@ -13,6 +13,7 @@ through the interpreter's normal exit.
 import ctypes
 import dataclasses
 import datetime
+import gc
 import importlib
 import json
 import os
@@ -62,6 +63,8 @@ def main():
     table = importlib.import_module(sys.argv[1]).TABLE
     answer({name: {key: value for key, value in dataclasses.asdict(case).items() if key != "run"}
             for name, case in table.items()})
+    gc.collect()
+    gc.freeze()  # what is alive by now stays: a case's gc.collect need not walk it
     while line := sys.stdin.readline():
         task = json.loads(line)
         answer(run(table[task["case"]], task))
