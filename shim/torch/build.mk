@@ -13,6 +13,14 @@ TORCH_OBJ := $(OBJ)/torch-$(TORCH_RELEASE)
 TORCH_FLAGS := -isystem $(TORCH_INCLUDE) -isystem $(TORCH_INCLUDE)/torch/csrc/api/include \
   -DUSE_DISTRIBUTED -DUSE_C10D_GLOO -Wno-deprecated-declarations -g1
 
+ifneq ($(TORCH_CUDA),)
+ifneq ($(filter-out %/absent.cc,$(CUDA_DEVICE_SOURCES)),)
+TORCH_FLAGS += -DTIDE_WITH_CUDA -isystem $(CUDA_INCLUDE)
+TORCH_FREE_SOURCES += $(CUDA_DEVICE_SOURCES)
+TORCH_CUDA_LIBS := -lc10_cuda
+endif
+endif
+
 $(TORCH_OBJ)/%.cc.o: %.cc
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(TORCH_FLAGS) -MMD -MP -c -o $@ $<
@@ -20,7 +28,7 @@ $(TORCH_OBJ)/%.cc.o: %.cc
 $(TORCH_LIBRARY): $(TORCH_SOURCES:%=$(TORCH_OBJ)/%.o) $(call objects,$(TORCH_FREE_SOURCES))
 	@mkdir -p $(@D)
 	$(CXX) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
-	  -L$(TORCH_LIB) -ltorch_cpu -lc10 -lpthread -ldl
+	  -L$(TORCH_LIB) -ltorch_cpu -lc10 $(TORCH_CUDA_LIBS) -lpthread -ldl
 $(LIB)/libtide-torch.so: $(TORCH_LIBRARY)
 	ln -sfn $(<F) $@
 PRODUCTS += $(TORCH_LIBRARY) $(LIB)/libtide-torch.so

@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "include/tide/error.h"
-#include "shim/device/host/team.h"
+#include "shim/torch/accelerator.h"
 #include "shim/torch/log.h"
 #include "shim/torch/python.h"
 
@@ -26,8 +26,9 @@ std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), 
 // Keys of one process group in its own store.
 class Board {
  public:
-  Board(c10::intrusive_ptr<c10d::Store> store, const std::string& group)
-      : store_(std::move(store)), prefix_("tide/" + group + "/") {}
+  Board(c10::intrusive_ptr<c10d::Store> store, const std::string& group, at::DeviceType device)
+      : store_(std::move(store)),
+        prefix_("tide/" + group + "/" + c10::DeviceTypeName(device, /*lower_case=*/true) + "/") {}
 
   void post(const std::string& key, const std::string& text) {
     store_->set(prefix_ + key, bytes_of(text));
@@ -128,19 +129,18 @@ std::string node_identity(const Config& config, int global_rank) {
   return boot;
 }
 
-milliseconds group_timeout(const c10d::ProcessGroup& group, c10::DeviceType device) {
+milliseconds group_timeout(c10d::ProcessGroup& group, at::DeviceType device) {
   try {
-    auto& mutable_group = const_cast<c10d::ProcessGroup&>(group);
-    return mutable_group.getBackend(device)->getBackendOptions()->timeout;
+    return group.getBackend(device)->getBackendOptions()->timeout;
   } catch (const std::exception&) {
     return std::chrono::minutes(10);  // a backend without options
   }
 }
 
-std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, c10::DeviceType device,
+std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, at::Device device,
                                                 const Config& config) {
   auto made = std::make_shared<Communicator>();
-  made->timeout = config.timeout.value_or(group_timeout(group, device));
+  made->timeout = config.timeout.value_or(group_timeout(group, device.type()));
   const int rank = group.getRank();
   const int size = group.getSize();
   auto stay_stock = [&](const std::string& reason) {
@@ -151,7 +151,7 @@ std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, c10::
   if (size < 2) return stay_stock("world size 1");
   const auto store = group.getStore();
   if (!store) return stay_stock("the process group has no store to meet through");
-  Board board(store, group.getGroupName());
+  Board board(store, group.getGroupName(), device.type());
 
   const int global = global_rank();
   const collective::Member me{.global_rank = global,
@@ -181,10 +181,10 @@ std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, c10::
   std::string outcome = "ok";
   try {
     StoreRendezvous rendezvous(board, made->decision.team, rank, config.join_timeout);
-    device::HostTeamOptions options{.timeout = made->timeout, .names = {}};
+    std::vector<std::string> names;
     for (int r : made->decision.team)
-      options.names.push_back("rank " + std::to_string(members[r].global_rank));
-    made->team = device::make_host_team(rank, size, rendezvous, options);
+      names.push_back("rank " + std::to_string(members[r].global_rank));
+    made->team = make_team(device, rank, size, rendezvous, made->timeout, std::move(names));
   } catch (const std::exception& error) {
     outcome = std::string("the ranks of one node cannot share memory: ") + error.what();
   }
@@ -202,11 +202,13 @@ std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, c10::
 }
 
 struct Registry {
-  std::mutex mutex;
   // The weak reference keeps the address from being given to another group.
-  std::map<c10d::ProcessGroup*,
-           std::pair<c10::weak_intrusive_ptr<c10d::ProcessGroup>, std::shared_ptr<Communicator>>>
-      communicators;
+  struct Entry {
+    c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
+    std::shared_ptr<Communicator> communicator;
+  };
+  std::mutex mutex;
+  std::map<std::pair<c10d::ProcessGroup*, at::DeviceType>, Entry> entries;
   Topology topology;
   std::vector<std::weak_ptr<device::Team>> teams;
 };
@@ -219,23 +221,26 @@ Registry& registry() {
 }  // namespace
 
 std::shared_ptr<Communicator> communicator_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                              c10::DeviceType device, const Config& config) {
+                                              at::Device device, const Config& config) {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
-  std::erase_if(all.communicators, [](const auto& entry) { return entry.second.first.expired(); });
-  const auto found = all.communicators.find(group.get());
-  if (found != all.communicators.end()) return found->second.second;
+  std::erase_if(all.entries, [](const auto& entry) { return entry.second.group.expired(); });
+  const std::pair key(group.get(), device.type());
+  const auto found = all.entries.find(key);
+  if (found != all.entries.end()) return found->second.communicator;
+
   auto made = make_communicator(*group, device, config);
-  log_once(made->decision.tier == collective::Tier::kLayout ? LogLevel::kInfo : LogLevel::kWarn,
+  const collective::Decision& decision = made->decision;
+  log_once(decision.tier == collective::Tier::kLayout ? LogLevel::kInfo : LogLevel::kWarn,
            "process group " + group->getGroupName() + " of " + std::to_string(group->getSize()) +
-               " ranks: " + name(made->decision.tier) +
-               (made->decision.reason.empty() ? "" : ", " + made->decision.reason));
-  all.communicators.emplace(
-      group.get(), std::make_pair(c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), made));
+               " ranks: " + name(decision.tier) +
+               (decision.reason.empty() ? "" : ", " + decision.reason));
+  all.entries.emplace(key,
+                      Registry::Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), made});
   all.topology.world_size = std::max(all.topology.world_size, group->getSize());
-  all.topology.nodes = std::max(all.topology.nodes, made->decision.nodes);
+  all.topology.nodes = std::max(all.topology.nodes, decision.nodes);
   all.topology.local_ranks =
-      std::max(all.topology.local_ranks, static_cast<int>(made->decision.team.size()));
+      std::max(all.topology.local_ranks, static_cast<int>(decision.team.size()));
   if (made->team) all.teams.push_back(made->team);
   return made;
 }

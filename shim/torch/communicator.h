@@ -18,11 +18,11 @@ struct Communicator {
   std::chrono::milliseconds timeout{0};
 };
 
-// The communicator of a process group, made on first use: collective over its ranks, through the
-// group's own store. Never throws for a peer that stays away: the decision is then kStock on every
-// rank that came, with the reason.
+// The communicator of a process group for one kind of device, made on first use: collective over
+// its ranks, through the group's own store. Never throws for a peer that stays away: the decision
+// is then kStock on every rank that came, with the reason.
 std::shared_ptr<Communicator> communicator_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                              c10::DeviceType device, const Config& config);
+                                              at::Device device, const Config& config);
 
 // Sums over all teams of this process.
 device::TeamStats team_stats();

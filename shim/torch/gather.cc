@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "shim/collective/all_gather.h"
+#include "shim/torch/accelerator.h"
 #include "shim/torch/storage.h"
 #include "shim/torch/work.h"
 
@@ -53,7 +54,10 @@ c10::intrusive_ptr<c10d::Work> Gather::start(
     auto lease = std::make_shared<Lease>(communicator.team, layout.slot);
     landing_ = lease->slot.data;
     std::vector<const void*> shards;
-    for (const at::Tensor& input : inputs_) shards.push_back(input.const_data_ptr());
+    for (const at::Tensor& input : inputs_) {
+      shards.push_back(input.const_data_ptr());
+      use_on_current_stream(input);  // it may be of the copy-in stream's pool
+    }
     auto pending =
         collective::all_gather(*communicator.team, layout, shards, lease->slot,
                                {.what = "all-gather of " + group_->label,
@@ -67,19 +71,18 @@ c10::intrusive_ptr<c10d::Work> Gather::start(
   }
 
   // Coalesced: the group's own backend moves each parameter straight to its place.
-  auto memory = std::make_shared<at::Tensor>(
-      at::empty({static_cast<int64_t>(layout.slot + layout::kAlignment)},
-                at::TensorOptions().dtype(at::kByte).device(plan_->shape.device)));
-  const auto start = reinterpret_cast<uintptr_t>(memory->data_ptr());
+  coalesced_ = at::empty({static_cast<int64_t>(layout.slot + layout::kAlignment)},
+                         at::TensorOptions().dtype(at::kByte).device(plan_->shape.device));
+  const auto start = reinterpret_cast<uintptr_t>(coalesced_.data_ptr());
   landing_ = reinterpret_cast<std::byte*>(layout::align_up(start));
-  lease_ = memory;
+  lease_ = std::make_shared<at::Tensor>(coalesced_);
   std::vector<at::Tensor> outputs;
   std::vector<at::Tensor> inputs;
   for (size_t p = 0; p < layout.pieces.size(); ++p) {
     if (layout.pieces[p].shard == 0) continue;
     const int64_t offset = reinterpret_cast<uintptr_t>(part(p)) - start;
     const int64_t bytes = layout.pieces[p].shard * layout.world;
-    outputs.push_back(memory->narrow(0, offset, bytes).view(plan_->shape.dtype));
+    outputs.push_back(coalesced_.narrow(0, offset, bytes).view(plan_->shape.dtype));
     inputs.push_back(inputs_[p]);
   }
   work_ = process_group->allgather_into_tensor_coalesced(outputs, inputs);
@@ -100,11 +103,13 @@ bool Gather::fits(const GatherPlan& plan, const std::vector<at::Tensor>& outs) {
 
 void Gather::exchange(const std::vector<at::Tensor>& outs) {
   work_->wait();
+  if (coalesced_.defined()) use_on_current_stream(coalesced_);
   for (size_t p = 0; p < outs.size(); ++p) {
     if (plan_->layout.pieces[p].shard == 0) continue;
     adopt(*outs[p].storage().unsafeGetStorageImpl(), part(p), lease_);
   }
   work_.reset();
+  coalesced_.reset();
   lease_.reset();  // FSDP2's storages hold it from here
 }
 

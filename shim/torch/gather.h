@@ -51,6 +51,7 @@ class Gather : public Stripped {
   int rank_;
   std::byte* landing_ = nullptr;  // the slot: plan_->layout.slot bytes
   std::shared_ptr<void> lease_;   // gives the slot back when the last storage drops it
+  at::Tensor coalesced_;          // the memory of the coalesced tier, torch's own
   c10::intrusive_ptr<c10d::Work> work_;
 };
 

@@ -1,4 +1,5 @@
 // The way of an all-gather: copy-in, collective, copy-out.
+#include "shim/torch/accelerator.h"
 #include "shim/torch/gather.h"
 #include "shim/torch/hooks.h"
 #include "shim/torch/log.h"
@@ -67,7 +68,8 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const at::Tensor output = arguments[1].toTensor();
   const int64_t numel = arguments[3].toInt();
   const int64_t rank = arguments[4].toInt();
-  if (numel == 0 || !plain(output) || !all_plain(inputs)) return stock(op, keys, stack);
+  if (numel == 0 || !plain(output) || !all_plain(inputs) || capturing(output.device()))
+    return stock(op, keys, stack);
 
   GatherShape shape{.shards = {},
                     .dtype = output.scalar_type(),
@@ -93,6 +95,7 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     }
   }
   if (!gather) {
+    if (config().mode == Mode::kObserve) note_gathered(inputs);
     const Timed timed(config(), Phase::kCopyIn, numel * output.element_size());
     return stock(op, keys, stack);
   }
@@ -112,7 +115,7 @@ void all_gather_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
 
   if (const auto gather = stripped_as<Gather>(output)) {
     const auto group = arguments[2].toCustomClass<c10d::ProcessGroup>();
-    const auto communicator = communicator_of(group, output.device().type(), config());
+    const auto communicator = communicator_of(group, output.device(), config());
     if (communicator->decision.tier == collective::Tier::kStock || gather->started()) {
       Gather::materialize(gather, output);
       return stock(op, keys, stack);
@@ -128,7 +131,7 @@ void all_gather_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
   if (!recording || !recording->gather) return stock(op, keys, stack);
   if (recording->gather->state == PlanState::kRecording) {
     const auto communicator = communicator_of(arguments[2].toCustomClass<c10d::ProcessGroup>(),
-                                              output.device().type(), config());
+                                              output.device(), config());
     const std::lock_guard lock(groups().mutex);
     if (communicator->decision.tier == collective::Tier::kStock) {
       refuse(*recording->group, *recording->gather, communicator->decision.reason);

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <atomic>
 
+#include "shim/torch/accelerator.h"
+#include "shim/torch/observe.h"
+
 namespace tide::shim {
 namespace {
 
@@ -37,6 +40,7 @@ void register_hooks(const Config& given) {
   c10d.impl("_allgather_base_", torch::CppFunction::makeFromBoxedFunction<&all_gather_base>());
   c10d.impl("_reduce_scatter_base_",
             torch::CppFunction::makeFromBoxedFunction<&reduce_scatter_base>());
+  if (given.mode == Mode::kObserve) register_observe_hooks();
 }
 
 const Config& config() { return stored_config(); }
@@ -50,7 +54,7 @@ void stock(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack
 bool forked() { return in_forked_child; }
 
 bool plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
+  return tensor.defined() && tensor.layout() == at::kStrided && carries(tensor.device()) &&
          tensor.has_storage() && !tensor.unsafeGetTensorImpl()->is_python_dispatch();
 }
 

@@ -30,13 +30,16 @@ Timed::Timed(const Config& config, Phase phase, uint64_t bytes)
     : on_(config.mode == Mode::kObserve), phase_(phase), bytes_(bytes), begin_(Clock::now()) {}
 
 Timed::~Timed() {
-  if (!on_) return;
+  if (on_) add_cost(phase_, bytes_, seconds_since(begin_));
+}
+
+void add_cost(Phase phase, uint64_t bytes, double seconds) {
   State& all = state();
   std::lock_guard lock(all.mutex);
-  PhaseCost& cost = all.costs.phases[static_cast<size_t>(phase_)];
+  PhaseCost& cost = all.costs.phases[static_cast<size_t>(phase)];
   cost.calls += 1;
-  cost.bytes += bytes_;
-  cost.seconds += seconds_since(begin_);
+  cost.bytes += bytes;
+  cost.seconds += seconds;
 }
 
 void count_step(int group_index) {

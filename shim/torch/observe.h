@@ -1,9 +1,12 @@
 // What stock FSDP2 pays, measured in TIDE_SHIM=observe: bytes and seconds of each phase.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "shim/torch/config.h"
 
@@ -18,6 +21,8 @@ struct PhaseCost {
   uint64_t bytes = 0;  // written
   double seconds = 0;
 };
+
+void add_cost(Phase phase, uint64_t bytes, double seconds);
 
 // Adds the time from its construction to its destruction; nothing unless observing.
 class Timed {
@@ -36,6 +41,12 @@ class Timed {
 
 // A step of training ends when the group whose gradients were reduced first is reduced again.
 void count_step(int group_index);
+
+// Hooks the casts around the collectives, and says which copies were such casts: the one that wrote
+// the inputs of a copy-in, and the one that reads the output of a reduce-scatter.
+void register_observe_hooks();
+void note_gathered(const std::vector<at::Tensor>& inputs);
+void note_reduced(const at::Tensor& output);
 
 struct Observed {
   std::array<PhaseCost, kPhaseNames.size()> phases;

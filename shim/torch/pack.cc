@@ -31,10 +31,14 @@ Pack::Pack(std::shared_ptr<Group> group, std::shared_ptr<ReducePlan> plan,
 c10::intrusive_ptr<c10d::Work> Pack::start(const Communicator& communicator, int rank, float factor,
                                            std::chrono::milliseconds timeout,
                                            const at::Tensor& output) {
+  auto gradients = std::make_shared<std::vector<at::Tensor>>(std::move(gradients_));
+  // On a GPU the sum has only been enqueued when the caller goes on. FSDP2 drops its pack, and this
+  // with it, after the compute stream has waited for the reduce-scatter: then they may be reused.
+  if (!plan_->shape.device.is_cpu()) held_ = gradients;
   std::vector<const void*> addresses;
   // A gradient that autograd left in another order is put in order here, by this rank alone: going
   // stock would need all ranks to agree.
-  for (at::Tensor& gradient : gradients_) {
+  for (at::Tensor& gradient : *gradients) {
     gradient = gradient.contiguous();
     addresses.push_back(gradient.const_data_ptr());
   }
@@ -45,9 +49,7 @@ c10::intrusive_ptr<c10d::Work> Pack::start(const Communicator& communicator, int
        .output = output.mutable_data_ptr(),
        .out = dtype_of(plan_->shape.out),
        .factor = factor},
-      {.what = "reduce-scatter of " + group_->label,
-       .timeout = timeout,
-       .keep = std::make_shared<std::vector<at::Tensor>>(std::move(gradients_))});
+      {.what = "reduce-scatter of " + group_->label, .timeout = timeout, .keep = gradients});
   return c10::make_intrusive<TideWork>(rank, c10d::OpType::_REDUCE_SCATTER_BASE, std::move(pending),
                                        std::vector<at::Tensor>{output});
 }

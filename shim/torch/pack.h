@@ -33,7 +33,8 @@ class Pack : public Stripped {
  private:
   std::shared_ptr<Group> group_;
   std::shared_ptr<ReducePlan> plan_;
-  std::vector<at::Tensor> gradients_;
+  std::vector<at::Tensor> gradients_;  // until start()
+  std::shared_ptr<void> held_;         // from start()
 };
 
 }  // namespace tide::shim

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "shim/torch/accelerator.h"
 #include "shim/torch/hooks.h"
 #include "shim/torch/log.h"
 #include "shim/torch/observe.h"
@@ -86,8 +87,9 @@ void gradient_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   const int64_t dim = arguments[1].toInt();
   const int64_t world = arguments[2].toInt();
   const at::Tensor packed = arguments[3].toTensor();
-  if (dim != 0 || gradients.empty() || !plain(packed) || !all_plain(gradients) ||
-      packed.storage_offset() != 0 || packed.storage().nbytes() != packed.nbytes())
+  if (dim != 0 || gradients.empty() || !plain(packed) || capturing(packed.device()) ||
+      !all_plain(gradients) || packed.storage_offset() != 0 ||
+      packed.storage().nbytes() != packed.nbytes())
     return stock(op, keys, stack);
 
   ReduceShape shape{.gradients = {},
@@ -137,7 +139,7 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   if (const auto pack = stripped_as<Pack>(packed)) {
     const auto group = arguments[2].toCustomClass<c10d::ProcessGroup>();
     const auto reduce_op = arguments[3].toCustomClass<c10d::ReduceOp>();
-    const auto communicator = communicator_of(group, packed.device().type(), config());
+    const auto communicator = communicator_of(group, packed.device(), config());
     const ReduceShape& shape = pack->plan()->shape;
     const std::optional<float> factor = factor_of(*reduce_op, shape.world);
     const bool fits = communicator->decision.tier == collective::Tier::kLayout && factor &&
@@ -166,7 +168,7 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   const auto reduce_op = arguments[3].toCustomClass<c10d::ReduceOp>();
   ReducePlan& plan = *recording->reduce;
   const auto communicator = plan.state == PlanState::kRecording
-                                ? communicator_of(group, packed.device().type(), config())
+                                ? communicator_of(group, packed.device(), config())
                                 : nullptr;
   {
     const std::lock_guard lock(groups().mutex);
@@ -185,6 +187,7 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     }
   }
   forget(packed);
+  if (config().mode == Mode::kObserve) note_reduced(output);
   const Timed timed(config(), Phase::kReduceScatter, output.nbytes());
   stock(op, keys, stack);
   if (config().mode == Mode::kObserve && !asynchronous) wait_for(stack->back());

@@ -1,0 +1,77 @@
+#include "shim/torch/accelerator.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "include/tide/error.h"
+#include "shim/device/host/team.h"
+
+#ifdef TIDE_WITH_CUDA
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "shim/device/cuda/team.h"
+#endif
+
+namespace tide::shim {
+
+#ifdef TIDE_WITH_CUDA
+
+bool carries(at::Device device) { return device.is_cpu() || device.is_cuda(); }
+
+bool capturing(at::Device device) {
+  return device.is_cuda() &&
+         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
+namespace {
+
+std::unique_ptr<device::Team> make_gpu_team(int ordinal, int rank, int size,
+                                            device::Rendezvous& rendezvous,
+                                            std::chrono::milliseconds timeout,
+                                            std::vector<std::string> names) {
+  device::CudaTeamOptions options;
+  options.timeout = timeout;
+  options.names = std::move(names);
+  options.ordinal = ordinal;
+  options.current_stream = [ordinal] {
+    return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(ordinal)).stream();
+  };
+  return device::make_cuda_team(rank, size, rendezvous, std::move(options));
+}
+
+}  // namespace
+
+#else
+
+bool carries(at::Device device) { return device.is_cpu(); }
+
+bool capturing(at::Device) { return false; }
+
+namespace {
+
+std::unique_ptr<device::Team> make_gpu_team(int, int, int, device::Rendezvous&,
+                                            std::chrono::milliseconds, std::vector<std::string>) {
+  throw Error("this libtide-torch was built without CUDA");
+}
+
+}  // namespace
+
+#endif
+
+void use_on_current_stream(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+  tensor.record_stream(guard.getStream(tensor.device()));
+}
+
+std::unique_ptr<device::Team> make_team(at::Device device, int rank, int size,
+                                        device::Rendezvous& rendezvous,
+                                        std::chrono::milliseconds timeout,
+                                        std::vector<std::string> names) {
+  if (!device.is_cpu())
+    return make_gpu_team(device.index(), rank, size, rendezvous, timeout, std::move(names));
+  return device::make_host_team(rank, size, rendezvous,
+                                {.timeout = timeout, .names = std::move(names)});
+}
+
+}  // namespace tide::shim

@@ -1,0 +1,31 @@
+// What the torch layer asks of CUDA. The one file that includes CUDA's headers; without a CUDA
+// torch it says that there is none.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shim/device/device.h"
+
+namespace tide::shim {
+
+// Whether this build can carry tensors of `device`: host memory always, CUDA where it was built in.
+bool carries(at::Device device);
+
+// True while the current stream of `device` records a CUDA graph.
+bool capturing(at::Device device);
+
+// The caching allocator may give the tensor's memory away only after what the current stream holds
+// when the tensor is dropped. Nothing for host memory.
+void use_on_current_stream(const at::Tensor& tensor);
+
+// The ranks of one node on `device`; device.h and the houses' team.h say what it throws.
+std::unique_ptr<device::Team> make_team(at::Device device, int rank, int size,
+                                        device::Rendezvous& rendezvous,
+                                        std::chrono::milliseconds timeout,
+                                        std::vector<std::string> names);
+
+}  // namespace tide::shim
