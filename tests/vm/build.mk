@@ -13,5 +13,5 @@ endif
 endif
 
 .PHONY: test-vm
-test-vm:  ## the VM suite alone: software RDMA in QEMU, perftest, a link cut
+test-vm: build  ## the VM suite alone: software RDMA in QEMU, perftest, a link cut
 	@if [ -n "$(VM_LACKS)" ]; then echo "skipped VM suite: $(VM_LACKS)"; else BUILD="$(BUILD)" tests/vm/suite.sh; fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs in the VM: every file of checks/, in order. A check is a bash file that calls `expect` for
-# each thing it asserts; the helpers below and guest_lib.sh are at hand. $RESULTS keeps figures.
-# Programs of the build (conformance) belong here as one more checks/NN-name.sh.
+# Runs in the VM: every file of checks/, in order, then vm_check.sh of other folders of tests/. A
+# check is a bash file that calls `expect` for each thing it asserts; the helpers below and
+# guest_lib.sh are at hand, programs of the build are in $BUILD. $RESULTS keeps figures.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/guest_lib.sh"
@@ -44,8 +44,9 @@ port_next=18600
 bandwidth() { awk '$1 ~ /^[0-9]+$/ && NF == 5 { value = $4 } END { print value + 0 }' <<<"$output"; }
 latency() { awk '$1 ~ /^[0-9]+$/ && NF >= 9 { value = $5 } END { print value + 0 }' <<<"$output"; }
 
-for check in "$here"/checks/*.sh; do
-  echo "-- $(basename "$check" .sh)"
+for check in "$here"/checks/*.sh "$here"/../*/vm_check.sh; do
+  [ -e "$check" ] || continue
+  echo "-- ${check#"$here/"}"
   source "$check"
 done
 echo "$passed passed, $failed failed"
