@@ -62,7 +62,7 @@ def gathered(group, expected):
     if expected["reason"] not in reason:
         return f"all-gather: the reason '{reason}' does not mention '{expected['reason']}'"
     ours = group["all_gathers"] - group["all_gathers_stock"]
-    if group["all_gathers"] == 1 and ours == 0:  # the first only records
+    if group["all_gathers"] == 1 and ours == 0:  # the first is only recorded
         return ""
     if (tier == "stock") != (ours == 0):
         return f"all-gather: tier {tier}, and Tide carried {ours} of {group['all_gathers']}"
@@ -83,6 +83,8 @@ def reduced(group, expected, reduces):
     if reason not in group["reduce_scatter_reason"]:
         return f"reduce-scatter: the reason '{group['reduce_scatter_reason']}' does not mention " \
                f"'{reason}'"
+    if group["reduce_scatters"] == 1 and ours == 0:
+        return ""
     if (wanted == "stock") != (ours == 0):
         return f"reduce-scatter: tier {wanted}, Tide carried {ours} of {group['reduce_scatters']}"
     return ""
