@@ -7,10 +7,15 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$here/guest_lib.sh"
 passed=0 failed=0
 
-expect() { # TEXT COMMAND...: one assertion, true if the command succeeds
-  local text=$1
+# expect TEXT COMMAND...: one assertion, true if the command succeeds. What it prints is indented, so
+# that nobody takes its counts for ours.
+expect() {
+  local text=$1 code
   shift
-  if "$@"; then
+  "$@" >"$RESULTS/command.txt" 2>&1
+  code=$?
+  sed 's/^/  /' "$RESULTS/command.txt"
+  if [ "$code" = 0 ]; then
     passed=$((passed + 1))
     echo "ok: $text"
   else
