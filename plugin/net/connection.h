@@ -121,6 +121,9 @@ class Connection {
   ibv_cq* queue_of(const Lane& lane) const { return queues_[lane.local_device].get(); }
   RepairState& repair() { return repair_; }
   std::atomic<bool>& attention() { return attention_; }
+  // Receives are open whose completion NCCL does not need: it may not call again before they have
+  // arrived, so the supervisor looks after this connection now and then.
+  bool unattended() const { return unattended_; }
   const verbs::PairOptions& options_of(const Lane& lane) const {
     return lane.data ? agreement_.data_options : agreement_.control_options;
   }
@@ -158,6 +161,7 @@ class Connection {
   std::vector<verbs::RegionHandle> receive_regions_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   uint32_t open_requests_ = 0;
+  std::atomic<bool> unattended_{false};
 
  private:
   void complete(const ibv_wc& completion);

@@ -16,9 +16,9 @@ namespace tide::net {
 struct SendRecord {
   enum class Kind : uint8_t { kPiece, kGrant, kAcknowledgement };
   Kind kind = Kind::kPiece;
-  uint32_t index = 0;      // kPiece: the request; kGrant: the slot
+  uint32_t index = 0;      // kPiece: the request; kGrant: how many slots
   uint32_t immediate = 0;  // kPiece
-  uint64_t offset = 0;     // kPiece: into the message
+  uint64_t offset = 0;     // kPiece: into the message; kGrant: the slots, 8 bits each
   uint32_t length = 0;     // kPiece
 };
 

@@ -20,6 +20,12 @@ constexpr uint32_t kSendDepth = kSlots + 64;
 constexpr uint32_t kReceiveDepth = 2 * kMessages;
 constexpr uint32_t kAcknowledgements = 64;
 constexpr size_t kAcknowledgementBytes = 16;
+// While the sender has grants for this many receives, further ones wait for company: up to so many
+// share a message, and none waits longer than so many calls of NCCL's, as the next send may be for
+// the very tag that is held back.
+constexpr uint32_t kPlenty = 4;
+constexpr uint32_t kShared = 4;
+constexpr uint32_t kPatience = 16;
 
 }  // namespace
 
@@ -41,7 +47,9 @@ Receiver::~Receiver() {
 }
 
 LaneShape Receiver::lane_shape(uint32_t inline_bytes) const {
-  return {{kSendDepth, kReceiveDepth, inline_bytes}, /*receive_bytes=*/0, /*signal_every=*/16};
+  return {{kSendDepth, kReceiveDepth, inline_bytes, kShared},
+          /*receive_bytes=*/0,
+          /*signal_every=*/16};
 }
 
 void Receiver::start() {
@@ -119,9 +127,13 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
   slot.count = slot.missing = messages;
   slot.size_optional = size_optional && count == 1;
   slot.held = true;
+  if (slot.size_optional) unattended_ = true;
   open_messages_ += messages;
   ++open_requests_;
-  if (!ungranted_.empty() || !send_grant(index)) ungranted_.push_back(index);
+  ++open_slots_;
+  slot.granted = false;
+  ungranted_.push_back(index);
+  push();
   *request = &slot;
   return report();
 }
@@ -183,7 +195,8 @@ ncclResult_t Receiver::test(Request* request, int* done, int* sizes) {
   auto& slot = *static_cast<Slot*>(request);
   if (slot.missing > 0) {
     if (!failed()) poll();
-    if (slot.missing > 0 && (failed() || !slot.size_optional)) return report();
+    const bool early = slot.size_optional && slot.granted && !failed();
+    if (slot.missing > 0 && !early) return report();
   }
   *done = 1;
   if (sizes != nullptr) {
@@ -225,15 +238,18 @@ void Receiver::accept_arrival(const Arrival& arrival, uint32_t bytes) {
   }
   if (!message.complete()) return;
   --open_messages_;
-  --slot.missing;
+  if (--slot.missing > 0) return;
+  if (--open_slots_ == 0) unattended_ = false;
 }
 
 void Receiver::on_lost(const SendRecord& record) {
-  if (record.kind == SendRecord::Kind::kGrant) {
-    ungranted_.push_back(record.index);
-  } else {
+  if (record.kind == SendRecord::Kind::kAcknowledgement) {
     acknowledgement_due_ = pacing_;
+    return;
   }
+  for (uint32_t i = 0; i < record.index; ++i) ungranted_.push_back(record.offset >> 8 * i & 0xff);
+  // All at once: NCCL may not call again before the sender has them.
+  held_back_ = kPatience;
 }
 
 void Receiver::on_flushed(uint32_t index) {
@@ -242,34 +258,58 @@ void Receiver::on_flushed(uint32_t index) {
 
 void Receiver::push() {
   if (acknowledgement_due_ && send_acknowledgement()) acknowledgement_due_ = false;
-  while (!ungranted_.empty() && send_grant(ungranted_.front())) {
-    ungranted_.erase(ungranted_.begin());
+  while (!ungranted_.empty()) {
+    const uint32_t waiting = static_cast<uint32_t>(ungranted_.size());
+    if (waiting < kShared && open_slots_ >= waiting + kPlenty && held_back_ < kPatience) {
+      ++held_back_;
+      return;
+    }
+    if (!send_grants()) return;
   }
+  held_back_ = 0;
 }
 
-bool Receiver::send_grant(uint32_t slot) {
-  return send_control(grant_buffer(slot), slots_[slot].grant_bytes,
-                      {.kind = SendRecord::Kind::kGrant, .index = slot});
+bool Receiver::send_grants() {
+  ibv_sge places[kShared];
+  SendRecord record = {.kind = SendRecord::Kind::kGrant};
+  size_t length = 0;
+  while (record.index < std::min<size_t>(kShared, ungranted_.size())) {
+    const uint32_t slot = ungranted_[record.index];
+    length += slots_[slot].grant_bytes;
+    if (length > control_bytes_) break;
+    places[record.index] = {reinterpret_cast<uintptr_t>(grant_buffer(slot)),
+                            slots_[slot].grant_bytes, 0};
+    record.offset |= uint64_t{slot} << 8 * record.index++;
+  }
+  if (!send_control(places, record.index, record)) return false;
+  for (uint32_t i = 0; i < record.index; ++i) slots_[ungranted_[i]].granted = true;
+  ungranted_.erase(ungranted_.begin(), ungranted_.begin() + record.index);
+  return true;
 }
 
 bool Receiver::send_acknowledgement() {
   uint8_t* bytes = buffers_.get() + kSlots * control_bytes_ +
                    acknowledgements_sent_ % kAcknowledgements * kAcknowledgementBytes;
   const size_t length = encode(Acknowledgement{agreement_.peer.epoch, heads_}, bytes);
-  if (!send_control(bytes, length, {.kind = SendRecord::Kind::kAcknowledgement})) return false;
+  ibv_sge place = {reinterpret_cast<uintptr_t>(bytes), static_cast<uint32_t>(length), 0};
+  if (!send_control(&place, 1, {.kind = SendRecord::Kind::kAcknowledgement})) return false;
   ++acknowledgements_sent_;
   return true;
 }
 
-bool Receiver::send_control(const uint8_t* bytes, size_t length, const SendRecord& record) {
+// Fills in the keys of `places`, which lie in buffers_.
+bool Receiver::send_control(ibv_sge* places, uint32_t count, const SendRecord& record) {
   Lane* lane = control_lane();
   if (lane == nullptr || !lane->has_room()) return false;
-  ibv_sge place = {reinterpret_cast<uintptr_t>(bytes), static_cast<uint32_t>(length),
-                   regions_[lane->local_device]->lkey};
+  uint32_t length = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    places[i].lkey = regions_[lane->local_device]->lkey;
+    length += places[i].length;
+  }
   ibv_send_wr work = {};
   work.opcode = IBV_WR_SEND;
-  work.sg_list = &place;
-  work.num_sge = 1;
+  work.sg_list = places;
+  work.num_sge = static_cast<int>(count);
   if (length <= lane->pair.inline_bytes()) work.send_flags = IBV_SEND_INLINE;
   return post(*lane, &work, record);
 }

@@ -56,6 +56,7 @@ class Receiver : public Connection {
     uint32_t count = 0;
     uint32_t missing = 0;  // messages that have not arrived
     bool held = false;     // NCCL has the request and was not told that it is done
+    bool granted = false;
     bool size_optional = false;
     uint32_t grant_bytes = 0;  // length of the encoded grant
     std::array<Message, kMaxGroup> messages;
@@ -66,15 +67,17 @@ class Receiver : public Connection {
   };
 
   void accept_arrival(const Arrival& arrival, uint32_t bytes);
-  bool send_grant(uint32_t slot);
+  bool send_grants();
   bool send_acknowledgement();
-  bool send_control(const uint8_t* bytes, size_t length, const SendRecord& record);
+  bool send_control(ibv_sge* places, uint32_t count, const SendRecord& record);
   uint8_t* grant_buffer(uint32_t slot) { return buffers_.get() + slot * control_bytes_; }
 
   std::vector<Slot> slots_;
   uint32_t next_sequence_ = 0;
   uint32_t open_messages_ = 0;
-  std::vector<uint32_t> ungranted_;  // slots whose grant has to travel (again)
+  uint32_t open_slots_ = 0;
+  std::vector<uint32_t> ungranted_;  // slots whose grant has to travel (again), in order
+  uint32_t held_back_ = 0;           // how often push has left them for later
 
   // Encoded grants by slot, acknowledgements after them, then the byte that flushes read into.
   size_t control_bytes_ = 0;

@@ -16,6 +16,7 @@ namespace tide::net {
 namespace {
 
 constexpr int kTroubledPollMs = 2;
+constexpr int kWatchMs = 100;  // how often unattended connections are looked after
 constexpr auto kDrainTime = std::chrono::seconds(2);  // for a device to flush its receives
 constexpr auto kStepTime = std::chrono::seconds(3);  // for the peer to answer, or a probe to arrive
 constexpr auto kLastWords = std::chrono::milliseconds(200);  // for arrivals behind a close
@@ -61,8 +62,11 @@ void Supervisor::add(std::shared_ptr<Connection> connection) {
   key->supervisor = this;
   member->connection = std::move(connection);
   watch(poll_.get(), key->stream().fd(), key);
-  std::lock_guard lock(mutex_);
-  members_[key] = member;
+  {
+    std::lock_guard lock(mutex_);
+    members_[key] = member;
+  }
+  wake();  // out of its endless sleep, if this is the first
 }
 
 std::shared_ptr<Connection> Supervisor::remove(Connection* connection) {
@@ -98,7 +102,8 @@ void Supervisor::run() {
   bool troubled = false;
   while (!stop_) {
     epoll_event events[64];
-    const int count = epoll_wait(poll_.get(), events, 64, troubled ? kTroubledPollMs : -1);
+    const int patience = troubled ? kTroubledPollMs : members().empty() ? -1 : kWatchMs;
+    const int count = epoll_wait(poll_.get(), events, 64, patience);
     for (int i = 0; i < count; ++i) {
       if (events[i].data.ptr == nullptr) {
         uint64_t ignored;
@@ -117,7 +122,8 @@ void Supervisor::run() {
         return e.data.ptr == member->connection.get();
       });
       const bool wanted = member->connection->attention().exchange(false);
-      if (spoken_to || wanted || member->troubled) step(*member);
+      const bool unattended = count == 0 && member->connection->unattended();
+      if (spoken_to || wanted || unattended || member->troubled) step(*member);
       troubled |= member->troubled;
     }
   }

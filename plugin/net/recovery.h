@@ -1,6 +1,6 @@
 // The supervisor: one thread per process that watches the devices' asynchronous events and the
 // connections' streams, and repairs broken lanes (repair.h has the steps). It sleeps while nothing
-// is broken.
+// is broken, but for a look at unattended receives.
 #pragma once
 
 #include <atomic>

@@ -228,13 +228,13 @@ void Sender::on_lost(const SendRecord& record) { lost_.push_back(record); }
 void Sender::on_received(Lane& lane, uint32_t buffer, const ibv_wc& completion) {
   if (failed()) return;
   const auto length = std::min<size_t>(completion.byte_len, lane_shape(0).receive_bytes);
-  const std::span<const uint8_t> bytes(lane.receive_buffer(buffer), length);
+  std::span<const uint8_t> bytes(lane.receive_buffer(buffer), length);
   const auto type = completion.opcode == IBV_WC_RECV ? control_type(bytes) : std::nullopt;
   if (type == ControlType::kGrant) {
     Grant grant;
-    if (decode(bytes, static_cast<int>(agreement_.peer.devices.size()), &grant)) {
+    while (decode(&bytes, static_cast<int>(agreement_.peer.devices.size()), &grant)) {
       accept_grant(grant);
-      return;
+      if (bytes.empty() || failed()) return;
     }
   } else if (type == ControlType::kAcknowledgement) {
     Acknowledgement acknowledgement;

@@ -100,6 +100,7 @@ class Reader {
   // Nothing is missing and nothing is left.
   bool complete() const { return good_ && bytes_.empty(); }
   bool good() const { return good_; }
+  std::span<const uint8_t> rest() const { return bytes_; }
 
  private:
   std::span<const uint8_t> bytes_;
@@ -292,9 +293,9 @@ std::optional<ControlType> control_type(std::span<const uint8_t> bytes) {
   return type;
 }
 
-bool decode(std::span<const uint8_t> bytes, int devices, Grant* grant) {
-  Reader reader(bytes);
-  reader.get<uint8_t>();
+bool decode(std::span<const uint8_t>* bytes, int devices, Grant* grant) {
+  Reader reader(*bytes);
+  if (reader.get<uint8_t>() != static_cast<uint8_t>(ControlType::kGrant)) return false;
   grant->count = reader.get<uint8_t>();
   reader.get<uint16_t>();
   grant->sequence = reader.get<uint32_t>();
@@ -307,7 +308,8 @@ bool decode(std::span<const uint8_t> bytes, int devices, Grant* grant) {
     for (int device = 0; device < devices; ++device) entry.keys[device] = reader.get<uint32_t>();
     if (entry.size > kMaxMessageBytes) return false;
   }
-  return reader.complete();
+  *bytes = reader.rest();
+  return reader.good();
 }
 
 bool decode(std::span<const uint8_t> bytes, Acknowledgement* acknowledgement) {

@@ -162,7 +162,8 @@ size_t encode(const Acknowledgement& acknowledgement, uint8_t* bytes);
 
 enum class ControlType : uint8_t { kGrant = 1, kAcknowledgement = 2 };
 std::optional<ControlType> control_type(std::span<const uint8_t> bytes);
-bool decode(std::span<const uint8_t> bytes, int devices, Grant* grant);
+// Grants may follow each other in one message: this takes the first off `bytes`.
+bool decode(std::span<const uint8_t>* bytes, int devices, Grant* grant);
 bool decode(std::span<const uint8_t> bytes, Acknowledgement* acknowledgement);
 
 // ---- immediates ----

@@ -32,7 +32,7 @@ QueuePair::QueuePair(Device& device, int port, ibv_cq* completions, const PairSh
   init.qp_type = IBV_QPT_RC;
   init.cap.max_send_wr = shape.send_depth;
   init.cap.max_recv_wr = shape.receive_depth;
-  init.cap.max_send_sge = 1;
+  init.cap.max_send_sge = shape.send_places;
   init.cap.max_recv_sge = 1;
   init.cap.max_inline_data = shape.inline_bytes;
   handle_.reset(ibv_create_qp(device.domain(), &init));

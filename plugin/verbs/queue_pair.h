@@ -12,6 +12,7 @@ struct PairShape {
   uint32_t send_depth = 0;
   uint32_t receive_depth = 0;
   uint32_t inline_bytes = 0;  // wanted; the device may grant less
+  uint32_t send_places = 1;   // ranges that a send may gather
 };
 
 struct PairOptions {

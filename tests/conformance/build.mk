@@ -19,7 +19,7 @@ $(OTHER_PLUGIN): $(filter-out %/wire_version.cc.o,$(call objects,$(PLUGIN_SOURCE
 $(TESTBIN)/net_conformance: tests/conformance/softverbs_test.sh $(PLUGIN) $(CONFORMANCE) $(OTHER_PLUGIN)
 	@mkdir -p $(@D)
 	install -m 755 $< $@
-$(TESTBIN)/net_conformance: $(SOFTVERBS)
+$(TESTBIN)/net_conformance: $(LIB)/softverbs/libibverbs.so.1 $(LIB)/softverbs/libibverbs.so
 SUITES += $(TESTBIN)/net_conformance
 
 # Minutes of compilation: not part of `make test`.

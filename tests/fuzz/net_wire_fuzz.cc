@@ -42,9 +42,12 @@ void controls(std::span<const uint8_t> bytes) {
   const int devices = bytes.empty() ? 1 : 1 + bytes.back() % kMaxDevices;
   Grant grant;
   uint8_t buffer[control_bytes(kMaxDevices)];
-  if (decode(bytes, devices, &grant)) {
+  std::span<const uint8_t> left = bytes;
+  while (!left.empty()) {
+    const size_t before = left.size();
+    if (!decode(&left, devices, &grant)) break;
     require(grant.count >= 1 && grant.count <= kMaxGroup);
-    require(encode(grant, devices, buffer) == bytes.size());
+    require(encode(grant, devices, buffer) == before - left.size());
   }
   Acknowledgement acknowledgement;
   if (decode(bytes, &acknowledgement)) require(encode(acknowledgement, buffer) == bytes.size());

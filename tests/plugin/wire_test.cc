@@ -161,7 +161,9 @@ TEST(Wire, GrantRoundTrip) {
       ASSERT_LE(bytes.size(), control_bytes(devices));
       Grant got;
       ASSERT_EQ(control_type(bytes), ControlType::kGrant);
-      ASSERT_TRUE(decode(bytes, devices, &got));
+      std::span<const uint8_t> left(bytes);
+      ASSERT_TRUE(decode(&left, devices, &got));
+      EXPECT_TRUE(left.empty());
       EXPECT_EQ(got.sequence, grant.sequence);
       for (uint32_t i = 0; i < count; ++i) {
         EXPECT_EQ(got.entries[i].address, grant.entries[i].address);
@@ -169,14 +171,34 @@ TEST(Wire, GrantRoundTrip) {
         EXPECT_EQ(got.entries[i].tag, grant.entries[i].tag);
         EXPECT_EQ(got.entries[i].keys, grant.entries[i].keys);
       }
-      bytes.pop_back();
-      EXPECT_FALSE(decode(bytes, devices, &got));
-      bytes[1] = 9;
-      EXPECT_FALSE(decode(bytes, devices, &got));
-      bytes[1] = 0;
-      EXPECT_FALSE(decode(bytes, devices, &got));
+      left = std::span<const uint8_t>(bytes).first(bytes.size() - 1);
+      EXPECT_FALSE(decode(&left, devices, &got));
+      for (uint8_t wrong : {0, 9}) {
+        bytes[1] = wrong;
+        left = bytes;
+        EXPECT_FALSE(decode(&left, devices, &got));
+      }
     }
   }
+}
+
+TEST(Wire, GrantsShareAMessage) {
+  std::vector<uint8_t> bytes(3 * control_bytes(1));
+  size_t length = 0;
+  for (uint32_t i = 0; i < 3; ++i) {
+    Grant grant;
+    grant.sequence = i;
+    grant.count = 1 + i;
+    length += encode(grant, 1, bytes.data() + length);
+  }
+  std::span<const uint8_t> left(bytes.data(), length);
+  for (uint32_t i = 0; i < 3; ++i) {
+    Grant got;
+    ASSERT_TRUE(decode(&left, 1, &got));
+    EXPECT_EQ(got.sequence, i);
+    EXPECT_EQ(got.count, 1 + i);
+  }
+  EXPECT_TRUE(left.empty());
 }
 
 TEST(Wire, SmallestGrantFitsIntoAWorkRequest) {
