@@ -10,8 +10,13 @@ $(LIB)/softverbs/libibverbs.so.1: tests/softverbs/symbols.map
 $(LIB)/softverbs/libibverbs.so: $(LIB)/softverbs/libibverbs.so.1
 	ln -sf libibverbs.so.1 $@
 PRODUCTS += $(SOFTVERBS)
-ifeq ($(SANITIZE),)
+
+# Uninstrumented programs cannot load an instrumented library.
+ifneq ($(SANITIZE),)
+else ifneq ($(and $(wildcard /usr/bin/ib_write_bw),$(wildcard /usr/bin/ibv_rc_pingpong)),)
 SUITES += tests/softverbs/test/programs.py
+else
+SKIPPED += verbs_programs_on_softverbs:_perftest_or_ibverbs-utils_is_missing_(make_deps)
 endif
 
 # Programs linked to it find it again beside them.
@@ -19,6 +24,7 @@ SOFTVERBS_LINK := -L$(LIB)/softverbs -libverbs -Wl$(SV_COMMA)-rpath$(SV_COMMA)$(
 $(eval $(call unit_test,softverbs_verbs,tests/softverbs/test/verbs_test.cc tests/softverbs/test/transfers_test.cc tests/softverbs/test/harness.cc,$$(SOFTVERBS_LINK)))
 $(eval $(call unit_test,softverbs_faults,tests/softverbs/test/faults_test.cc tests/softverbs/test/harness.cc,$$(SOFTVERBS_LINK)))
 $(TESTBIN)/softverbs_verbs $(TESTBIN)/softverbs_faults: $(SOFTVERBS)
+SANITIZED_TESTS += softverbs_verbs softverbs_faults
 else
 SKIPPED += softverbs:_libibverbs-dev_is_missing_(make_deps)
 endif

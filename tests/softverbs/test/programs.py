@@ -5,7 +5,6 @@ Prints a line per program and ends with `N passed, N failed`.
 """
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -68,11 +67,6 @@ def pair(number, name, both, pattern):
 
 
 def main():
-    missing = sorted({name for name, *_ in PAIRS if shutil.which(name) is None})
-    if missing or not os.path.exists(os.path.join(LIBRARY, "libibverbs.so.1")):
-        print(f"skipped: {', '.join(missing) or LIBRARY} not here")
-        print("1 passed, 0 failed")
-        return 0
     passed = failed = 0
     ok, text = devices(environment(f"programs-{os.getpid()}", SOFTVERBS_DEVICES="3"))
     print("ibv_devinfo: three devices" if ok else "ibv_devinfo FAILED\n" + text)
