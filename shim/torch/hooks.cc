@@ -19,6 +19,15 @@ Config& stored_config() {
 
 std::atomic<bool> in_forked_child{false};
 
+std::string& refusal() {
+  static auto& text = *new std::string;
+  return text;
+}
+
+void refuse_to_gather(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
+  TORCH_CHECK(false, refusal());
+}
+
 torch::Library& library(const char* name) {
   return *new torch::Library(torch::Library::IMPL, name, c10::DispatchKey::BackendSelect, __FILE__,
                              __LINE__);
@@ -41,6 +50,12 @@ void register_hooks(const Config& given) {
   c10d.impl("_reduce_scatter_base_",
             torch::CppFunction::makeFromBoxedFunction<&reduce_scatter_base>());
   if (given.mode == Mode::kObserve) register_observe_hooks();
+}
+
+void register_refusal(const std::string& error) {
+  refusal() = error;
+  library("fsdp").impl("all_gather_copy_in",
+                       torch::CppFunction::makeFromBoxedFunction<&refuse_to_gather>());
 }
 
 const Config& config() { return stored_config(); }

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <chrono>
+#include <string>
 
 #include "shim/torch/communicator.h"
 #include "shim/torch/config.h"
@@ -14,6 +15,9 @@ namespace tide::shim {
 
 // Registers the kernels; they stay for the life of the process.
 void register_hooks(const Config& config);
+
+// Instead: FSDP2's all-gathers throw `error`.
+void register_refusal(const std::string& error);
 
 // The configuration that was given to register_hooks.
 const Config& config();

@@ -32,8 +32,10 @@ extern "C" __attribute__((visibility("default"))) int tide_torch_init(const char
   for (const std::string& warning : read.warnings) log_once(LogLevel::kWarn, warning);
   if (!read.error.empty()) {
     log_once(LogLevel::kError, read.error);
-    // The job must not train under a configuration that it did not ask for.
-    if (!raise_in_main_thread("tide: " + read.error)) std::exit(2);
+    // The job must not train under a configuration that it did not ask for. An exception can be
+    // caught and forgotten, so FSDP2's first all-gather refuses as well.
+    raise_in_main_thread("tide: " + read.error);
+    register_refusal("tide: " + read.error);
     return 1;
   }
   if (read.config.mode == Mode::kOff) return 1;

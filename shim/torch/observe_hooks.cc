@@ -1,5 +1,5 @@
 // Casts, which FSDP2 makes outside its five operators: from the fp32 shards into one flat buffer
-// before copy-in (_foreach_copy_), and from the reduce dtype after a reduce-scatter (_to_copy).
+// before copy-in (_foreach_copy_), and from the reduce dtype after a reduce-scatter (copy_).
 // Hooked only in TIDE_SHIM=observe.
 #include <torch/library.h>
 
@@ -34,11 +34,11 @@ void foreach_copy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack
   last_copy = copy;
 }
 
-// aten::_to_copy(Tensor self, *, ScalarType? dtype, Layout? layout, Device? device,
-//                bool? pin_memory, bool non_blocking, MemoryFormat? memory_format) -> Tensor
-void to_copy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  const at::Tensor self = (*stack)[stack->size() - 7].toTensor();
-  if (last_reduced == nullptr || storage_of(self) != last_reduced) return stock(op, keys, stack);
+// aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)
+// (Tensor.to ends here; its own operator has a kernel at this key already.)
+void copy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const at::Tensor source = (*stack)[stack->size() - 2].toTensor();
+  if (last_reduced == nullptr || storage_of(source) != last_reduced) return stock(op, keys, stack);
   last_reduced = nullptr;
   const auto begin = std::chrono::steady_clock::now();
   stock(op, keys, stack);
@@ -52,7 +52,7 @@ void register_observe_hooks() {
   auto& aten = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::BackendSelect,
                                    __FILE__, __LINE__);
   aten.impl("_foreach_copy_", torch::CppFunction::makeFromBoxedFunction<&foreach_copy>());
-  aten.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&to_copy>());
+  aten.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&copy>());
 }
 
 void note_gathered(const std::vector<at::Tensor>& inputs) {

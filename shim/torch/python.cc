@@ -133,7 +133,16 @@ std::string class_of(const Ref& object) {
   return text_of(attribute(type, "__module__")) + "." + text_of(attribute(type, "__qualname__"));
 }
 
+// Import machinery catches errors (torch probes for numpy that way): not before torch is there.
+bool torch_is_imported() {
+  const Ref sys(python().PyImport_ImportModule("sys"));
+  const Ref torch = item(attribute(sys, "modules"), "torch");
+  const Ref initializing = attribute(attribute(torch, "__spec__"), "_initializing");
+  return torch && (!initializing || python().PyObject_IsTrue(initializing.get()) == 0);
+}
+
 int raise_pending(void* text) {
+  if (!torch_is_imported() && python().Py_AddPendingCall(&raise_pending, text) == 0) return 0;
   const std::unique_ptr<char, decltype(&free)> owned(static_cast<char*>(text), &free);
   const Ref builtins(python().PyImport_ImportModule("builtins"));
   const Ref type = attribute(builtins, "RuntimeError");
@@ -260,12 +269,10 @@ int global_rank() {
   return static_cast<int>(python().PyLong_AsLong(rank.get()));
 }
 
-bool raise_in_main_thread(const std::string& text) {
-  if (!available()) return false;
+void raise_in_main_thread(const std::string& text) {
+  if (!available()) return;
   char* copy = strdup(text.c_str());
-  if (copy != nullptr && python().Py_AddPendingCall(&raise_pending, copy) == 0) return true;
-  free(copy);
-  return false;
+  if (python().Py_AddPendingCall(&raise_pending, copy) != 0) free(copy);
 }
 
 }  // namespace tide::shim

@@ -31,8 +31,8 @@ Caller find_caller(FsdpFunction function);
 // torch.distributed.get_rank(), or -1 when it is not initialised.
 int global_rank();
 
-// Raises RuntimeError(text) in the main thread at its next bytecode; false where this process has
+// Raises RuntimeError(text) in the main thread as soon as torch is imported; nothing where this process has
 // no Python to raise it in.
-bool raise_in_main_thread(const std::string& text);
+void raise_in_main_thread(const std::string& text);
 
 }  // namespace tide::shim
