@@ -26,7 +26,8 @@ Loaded load() {
     loaded.error = std::string("no CUDA driver: ") + dlerror();
     return loaded;
   }
-  using Lookup = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
+  using Lookup =
+      CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
   auto lookup = reinterpret_cast<Lookup>(dlsym(library, "cuGetProcAddress_v2"));
   if (lookup == nullptr) {
     loaded.error = "the CUDA driver is older than CUDA 12.0";
@@ -38,13 +39,13 @@ Loaded load() {
         lookup(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, /*symbolStatus=*/nullptr);
     return result == CUDA_SUCCESS ? found : nullptr;
   };
-#define TIDE_FIND(NAME)                                                                  \
-  loaded.driver.NAME = reinterpret_cast<decltype(&::NAME)>(find(#NAME, kOldest));        \
+#define TIDE_FIND(NAME)                                                           \
+  loaded.driver.NAME = reinterpret_cast<decltype(&::NAME)>(find(#NAME, kOldest)); \
   if (loaded.driver.NAME == nullptr) loaded.error = "the CUDA driver lacks " #NAME;
   TIDE_DRIVER_FUNCTIONS(TIDE_FIND)
 #undef TIDE_FIND
-  loaded.driver.copy_batch = reinterpret_cast<decltype(loaded.driver.copy_batch)>(
-      find("cuMemcpyBatchAsync", kBatchCopy));
+  loaded.driver.copy_batch =
+      reinterpret_cast<decltype(loaded.driver.copy_batch)>(find("cuMemcpyBatchAsync", kBatchCopy));
   if (!loaded.error.empty()) return loaded;
   const CUresult started = loaded.driver.cuInit(0);
   if (started != CUDA_SUCCESS) {
@@ -56,7 +57,8 @@ Loaded load() {
 }
 
 const Loaded& loaded() {
-  static const Loaded* const instance = new Loaded(load());  // deleters run after static destruction
+  static const Loaded* const instance =
+      new Loaded(load());  // deleters run after static destruction
   return *instance;
 }
 

@@ -1,8 +1,8 @@
 // The order of an exchange on the team's stream: the caller's work so far and the last uses of the
 // landing slot; "ready" to all peers; for each peer, from rank + 1 on, its "ready", the pushes to
-// it, "arrived"; the peers' "arrived"; the sum; "done". The team has streams of its own, one for
-// each stream of the caller, so that an asynchronous call does not hold the caller's stream up;
-// whoever needs the result waits for the event at the end.
+// it, "arrived"; the pushes into its own slot; the peers' "arrived"; the sum; "done". The team has
+// streams of its own, one for each stream of the caller, so that an asynchronous call does not hold
+// the caller's stream up; whoever needs the result waits for the event at the end.
 #include "shim/device/cuda/engine.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace tide::device::cuda {
 namespace {
 
 constexpr size_t kStreams = 4;
-constexpr size_t kMostCallers = 64;    // streams of callers that are remembered
+constexpr size_t kMostCallers = 64;      // streams of callers that are remembered
 constexpr size_t kMostOperations = 256;  // of one cuStreamBatchMemOp
 
 bool continues(const Push& before, const Push& push) {
@@ -80,7 +80,8 @@ class Engine::MemoryOperations {
 };
 
 // Collects copies and enqueues them in one call, asking for copy engines instead of SMs; one by one
-// where the driver has no such call.
+// where the driver has no such call. Between GPUs the request is heard; inside one GPU the driver
+// (580.159 on an H200) uses SMs whatever it is asked.
 class Engine::Copies {
  public:
   explicit Copies(CUstream stream) : stream_(stream) {}
@@ -98,8 +99,8 @@ class Engine::Copies {
       attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
       attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
       size_t first = 0;
-      check(driver().copy_batch(to_.data(), from_.data(), bytes_.data(), to_.size(),
-                                        &attributes, &first, 1, stream_),
+      check(driver().copy_batch(to_.data(), from_.data(), bytes_.data(), to_.size(), &attributes,
+                                &first, 1, stream_),
             "enqueue pushes");
     } else {
       for (size_t i = 0; i < to_.size(); ++i) {
@@ -185,10 +186,6 @@ void Engine::push(const Job& job, const std::vector<Push>& pushes, CUstream stre
     const Board& peer = flight_.board((rank + k) % size);
     words.write(peer.address_of(peer.ready(rank, job.sequence)), job.code);
   }
-  if (add_copies(rank)) {
-    words.flush();
-    copies.flush();
-  }
   for (int k = 1; k < size; ++k) {
     const int q = (rank + k) % size;
     const Board& peer = flight_.board(q);
@@ -200,6 +197,12 @@ void Engine::push(const Job& job, const std::vector<Push>& pushes, CUstream stre
       copies.flush();
     }
     words.write(peer.address_of(peer.arrived(rank, job.sequence)), job.code);
+  }
+  // This rank's own slot last: the driver copies inside a GPU with SMs, for which it may have to
+  // wait, and peers should not.
+  if (add_copies(rank)) {
+    words.flush();
+    copies.flush();
   }
   for (int k = 1; k < size; ++k) {
     const int q = (rank + k) % size;

@@ -58,6 +58,7 @@ Flight::~Flight() {
 void Flight::begin(const std::shared_ptr<Job>& job) {
   {
     const std::lock_guard lock(mutex_);
+    if (auto trouble = lookout_.reported()) fail_locked("an exchange of a peer", *trouble);
     if (!error_.empty()) throw Error(job->what + " cannot start: " + error_);
     jobs_.push_back(job);
   }
@@ -65,13 +66,22 @@ void Flight::begin(const std::shared_ptr<Job>& job) {
 }
 
 bool Flight::settle(Job& job) {
-  if (!job.done && job.error.empty() &&
-      boards_[lookout_.rank()].done(job.sequence).load(std::memory_order_acquire) >=
-          job.sequence) {
-    job.done = true;
-    completed_.fetch_add(1, std::memory_order_relaxed);
+  if (job.done || !job.error.empty()) return true;
+  if (!ended(job)) return false;
+  // A peer that fails says so before it releases its streams: what they pushed then, ready or not,
+  // cannot pass for success here.
+  if (auto trouble = lookout_.reported()) {
+    fail_locked(job.what, *trouble);
+    return true;
   }
-  return job.done || !job.error.empty();
+  job.done = true;
+  ++completed_;
+  return true;
+}
+
+bool Flight::ended(const Job& job) const {
+  return boards_[lookout_.rank()].done(job.sequence).load(std::memory_order_acquire) >=
+         job.sequence;
 }
 
 bool Flight::settled(Job& job) {
@@ -87,6 +97,12 @@ std::string Flight::error_of(const Job& job) {
 void Flight::fail(const std::string& what, const Trouble& trouble) {
   const std::lock_guard lock(mutex_);
   fail_locked(what, trouble);
+}
+
+uint64_t Flight::completed() {
+  const std::lock_guard lock(mutex_);
+  retire();
+  return completed_;
 }
 
 std::string Flight::error() const {
@@ -123,11 +139,8 @@ void Flight::watch() noexcept {
 
 // The failed leave only when their streams have come to their end.
 void Flight::retire() {
-  std::erase_if(jobs_, [this](const std::shared_ptr<Job>& job) {
-    return (settle(*job) && job->done) ||
-           boards_[lookout_.rank()].done(job->sequence).load(std::memory_order_acquire) >=
-               job->sequence;
-  });
+  for (const auto& job : jobs_) settle(*job);
+  std::erase_if(jobs_, [this](const std::shared_ptr<Job>& job) { return ended(*job); });
 }
 
 void Flight::fail_locked(const std::string& what, const Trouble& trouble) {
@@ -136,7 +149,7 @@ void Flight::fail_locked(const std::string& what, const Trouble& trouble) {
   error_ = what + " failed: " + reason_;
   failed_at_ = Clock::now();
   for (const auto& job : jobs_) {
-    if (!settle(*job)) job->error = job->what + " failed: " + reason_;
+    if (!job->done) job->error = job->what + " failed: " + reason_;
   }
   lookout_.tell(trouble.failure);
 }

@@ -31,8 +31,8 @@ struct Job {
   uint64_t code = 0;
   std::chrono::milliseconds timeout{0};
   Clock::time_point deadline;
-  Event end;                   // recorded when all of it is enqueued
-  std::shared_ptr<void> keep;  // what the exchange reads
+  Event end;                        // recorded when all of it is enqueued
+  std::shared_ptr<void> keep;       // what the exchange reads
   std::atomic<bool> waited{false};  // some stream of the caller waits for `end`
   // Guarded by the flight.
   bool done = false;
@@ -59,7 +59,8 @@ class Flight {
   void fail(const std::string& what, const Trouble& trouble);
   // The team's error, else empty.
   std::string error() const;
-  uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
+  // Exchanges that ended well.
+  uint64_t completed();
 
   // Waits for the exchanges in flight; a peer's death, a deadline or a failure end the wait. False
   // when something still hangs on the GPU, whose memory must then be left alone.
@@ -69,6 +70,7 @@ class Flight {
   void watch() noexcept;
   // These hold the mutex.
   bool settle(Job& job);
+  bool ended(const Job& job) const;
   void retire();
   void fail_locked(const std::string& what, const Trouble& trouble);
   std::optional<std::pair<std::string, Trouble>> look() const;
@@ -78,11 +80,11 @@ class Flight {
 
   const Lookout& lookout_;
   const std::vector<Board> boards_;
-  std::atomic<uint64_t> completed_{0};
 
   mutable std::mutex mutex_;  // never held while the driver is called: it may block
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> jobs_;
+  uint64_t completed_ = 0;
   std::string error_;   // "all-gather of layers.3 failed: " + reason_
   std::string reason_;  // "rank 2 (pid 1234) is gone"
   Clock::time_point failed_at_;

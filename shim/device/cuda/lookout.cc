@@ -36,8 +36,7 @@ Trouble Lookout::local(const std::string& reason) const {
 std::optional<Trouble> Lookout::reported() const {
   for (int q = 0; q < size(); ++q) {
     if (q == rank_) continue;
-    const uint64_t record =
-        peers_[rank_].block.from(q).failure.load(std::memory_order_acquire);
+    const uint64_t record = peers_[rank_].block.from(q).failure.load(std::memory_order_acquire);
     if (record == 0) continue;
     const Failure failure = Failure::decoded(record, size());
     switch (failure.kind) {

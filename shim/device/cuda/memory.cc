@@ -79,19 +79,19 @@ DeviceMapping DeviceMapping::create(std::shared_ptr<Context> context, uint64_t b
 
 DeviceMapping DeviceMapping::import(std::shared_ptr<Context> context, int fd, uint64_t bytes) {
   CUmemGenericAllocationHandle handle = 0;
-  check(driver().cuMemImportFromShareableHandle(
-            &handle, reinterpret_cast<void*>(static_cast<uintptr_t>(fd)),
-            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+  check(driver().cuMemImportFromShareableHandle(&handle,
+                                                reinterpret_cast<void*>(static_cast<uintptr_t>(fd)),
+                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
         "open the GPU memory of a peer", "every rank must see the GPUs of all ranks of its node");
   return {std::move(context), handle, bytes};
 }
 
 host::Descriptor DeviceMapping::share() const {
   int fd = -1;
-  check(driver().cuMemExportToShareableHandle(&fd, handle_,
-                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                              /*flags=*/0),
-        "share GPU memory");
+  check(
+      driver().cuMemExportToShareableHandle(&fd, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                            /*flags=*/0),
+      "share GPU memory");
   return host::Descriptor(fd);
 }
 

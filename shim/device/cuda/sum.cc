@@ -1,4 +1,4 @@
-// Cuts a sum into launches: at most kSumRuns pieces and `longest` of time each.
+// Cuts a sum into launches: at most kSumPieces pieces and `longest` of time each.
 #include "shim/device/cuda/sum.h"
 
 #include <algorithm>
@@ -27,18 +27,17 @@ std::vector<SumLaunch> plan_sum(const Sum& sum, int rank, int ranks, uint64_t la
   const int in = static_cast<int>(size_of(sum.in));
   const uint64_t element_traffic = ranks * size_of(sum.in) + size_of(sum.out);
   const double seconds = std::chrono::duration<double>(settings.longest).count();
-  const uint64_t tile = uint64_t{kSumThreads} * sum_vector(in) *
-                        sum_unroll(kRankVariants[variant_of(ranks)]);
+  const double rate = std::min(kBlockRate * settings.blocks, kMemoryRate);
+  const uint64_t tile = uint64_t{kSumThreads} * sum_vector(in) * kSumUnroll;
   // At least one tile a block: a launch must be worth its start.
-  const uint64_t most = std::max<uint64_t>(
-      static_cast<uint64_t>(kBlockRate * settings.blocks * seconds) / element_traffic,
-      tile * settings.blocks);
+  const uint64_t most = std::max<uint64_t>(static_cast<uint64_t>(rate * seconds) / element_traffic,
+                                           tile * settings.blocks);
 
   std::vector<SumLaunch> launches;
   uint64_t room = 0;  // elements that the last launch may still take
   auto add = [&](uint64_t out, uint64_t own, uint64_t from, uint64_t count) {
     while (count > 0) {
-      if (launches.empty() || room == 0 || launches.back().pieces == kSumRuns) {
+      if (launches.empty() || room == 0 || launches.back().pieces == kSumPieces) {
         SumLaunch next;
         next.output = reinterpret_cast<uint64_t>(sum.output);
         next.place_bytes = sum.place_bytes;
@@ -50,9 +49,10 @@ std::vector<SumLaunch> plan_sum(const Sum& sum, int rank, int ranks, uint64_t la
       }
       SumLaunch& launch = launches.back();
       uint64_t part = std::min<uint64_t>(count, room);
-      // A cut leaves the rest as well aligned as the whole; the rounding costs a launch 16 elements.
+      // A cut leaves the rest as well aligned as the whole; the rounding costs a launch 16
+      // elements.
       if (part < count) part = std::min<uint64_t>(count, (part + 15) / 16 * 16);
-      part = std::min<uint64_t>(part, uint64_t{1} << 31);
+      part = std::min<uint64_t>(part, uint64_t{1} << 30);
       SumPiece piece{out, own, from, static_cast<uint32_t>(part), launch.tiles};
       launch.tiles += static_cast<uint32_t>((part + sum_shift(piece, ranks, in) + tile - 1) / tile);
       launch.piece[launch.pieces++] = piece;
@@ -98,8 +98,8 @@ SumKernels::~SumKernels() {
 
 void SumKernels::enqueue(const Sum& sum, int rank, int ranks, uint64_t landing,
                          const SumSettings& settings, CUstream stream) const {
-  CUfunction kernel = kernels_[static_cast<int>(sum.in)][static_cast<int>(sum.out)]
-                              [variant_of(ranks)];
+  CUfunction kernel =
+      kernels_[static_cast<int>(sum.in)][static_cast<int>(sum.out)][variant_of(ranks)];
   for (const SumLaunch& part : plan_sum(sum, rank, ranks, landing, settings)) {
     launch(kernel, part, std::min<int>(settings.blocks, static_cast<int>(part.tiles)), stream);
   }

@@ -2,9 +2,9 @@
 // fp32, one multiplication at the end. The same bits as shim/device/host/sum.cc but for the payload
 // of a NaN.
 //
-// Few blocks must draw much bandwidth, so each thread has eight 16-byte loads in flight. Blocks
-// take tiles in turn; nothing is shared between them, and they are not in clusters: any free SM
-// does.
+// Few blocks must draw much bandwidth, so blocks are as large as can be and each thread has many
+// 16-byte loads in flight. Blocks take tiles in turn; nothing is shared between them, and they are
+// not in clusters: any free SM does.
 #include "shim/device/cuda/sum_launch.h"
 
 namespace {
@@ -74,33 +74,45 @@ __device__ void store_one(char* output, uint64_t index, float value) {
   }
 }
 
-// `kCount` elements from `index` on, in 16-byte stores where the address allows.
-template <Type kOut, int kCount>
-__device__ void store_vector(char* output, uint64_t index, const float (&value)[kCount]) {
-  char* to = output + index * kBytes<kOut>;
-  constexpr int kStore = 16 / kBytes<kOut>;
-  if constexpr (kCount % kStore == 0) {
-    if (reinterpret_cast<uint64_t>(to) % 16 == 0) {
-#pragma unroll
-      for (int i = 0; i < kCount; i += kStore) {
-        uint4 bits;
-        uint32_t* word = &bits.x;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          if constexpr (kOut == Type::kFloat32) {
-            word[k] = __float_as_uint(value[i + k]);
-          } else {
-            word[k] = narrow_bfloat16(value[i + 2 * k]) |
-                      static_cast<uint32_t>(narrow_bfloat16(value[i + 2 * k + 1])) << 16;
-          }
-        }
-        __stcs(reinterpret_cast<uint4*>(to + i * kBytes<kOut>), bits);
-      }
-      return;
-    }
+template <Type kOut>
+__device__ uint32_t word_of(const float* value) {
+  if constexpr (kOut == Type::kFloat32) {
+    return __float_as_uint(value[0]);
+  } else {
+    return narrow_bfloat16(value[0]) | static_cast<uint32_t>(narrow_bfloat16(value[1])) << 16;
   }
+}
+
+// `kCount` elements of each lane, one lane after the other from `to` on; the whole warp is here.
+// `to` is aligned to what a store writes.
+template <Type kOut, int kCount>
+__device__ void store_vectors(char* to, const float (&value)[kCount]) {
+  constexpr int kStep = kOut == Type::kFloat32 ? 1 : 2;  // elements of a word
+  constexpr int kWords = kCount / kStep;
+  const int lane = threadIdx.x % 32;
+  uint32_t word[kWords];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) store_one<kOut>(output, index + i, value[i]);
+  for (int i = 0; i < kWords; ++i) word[i] = word_of<kOut>(value + i * kStep);
+  if constexpr (kWords == 2) {
+    __stcs(reinterpret_cast<uint2*>(to) + lane, make_uint2(word[0], word[1]));
+  } else if constexpr (kWords == 4) {
+    __stcs(reinterpret_cast<uint4*>(to) + lane, make_uint4(word[0], word[1], word[2], word[3]));
+  } else {
+    static_assert(kWords == 8);
+    // Two stores of 16 bytes. Each lane writing its own 32 bytes would fill half of every 32-byte
+    // sector at a time; so neighbours write the first lane's 32 bytes together, then the second's.
+    const bool odd = lane % 2 != 0;
+    uint32_t got[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      got[i] = __shfl_xor_sync(0xffffffff, odd ? word[i] : word[4 + i], 1);
+    }
+    uint4* place = reinterpret_cast<uint4*>(to) + lane / 2 * 4 + lane % 2;
+    __stcs(place, odd ? make_uint4(got[0], got[1], got[2], got[3])
+                      : make_uint4(word[0], word[1], word[2], word[3]));
+    __stcs(place + 2, odd ? make_uint4(word[4], word[5], word[6], word[7])
+                          : make_uint4(got[0], got[1], got[2], got[3]));
+  }
 }
 
 // One element, source after source.
@@ -119,75 +131,85 @@ __device__ __noinline__ void sum_one(const SumLaunch& launch, const SumPiece& pi
   store_one<kOut>(reinterpret_cast<char*>(launch.output), piece.out + i, total);
 }
 
-// kRanks: the number of sources when it is known here, else 0.
-template <Type kIn, Type kOut, int kRanks>
-__device__ void sum_tile(const SumLaunch& launch, const SumPiece& piece, uint32_t tile) {
+// `kCount` vectors of this thread, `stride` elements apart, all of them inside the piece. The whole
+// warp is here. `offset`: of the first in each source, in bytes. `output`: where the warp's first
+// vectors go. kRanks: the number of sources when it is known here, else 0.
+template <Type kIn, Type kOut, int kRanks, int kCount>
+__device__ void sum_vectors(const SumLaunch& launch, const SumPiece& piece, int64_t offset,
+                            char* output) {
   constexpr int kVector = sum_vector(kBytes<kIn>);
-  constexpr int kUnroll = sum_unroll(kRanks);
+  constexpr int kStride = kSumThreads * kVector;
   constexpr int kSources = kRanks == 0 ? 1 : kRanks;
-  const int ranks = kRanks == 0 ? launch.ranks : kRanks;
-  const int shift = sum_shift(piece, ranks, kBytes<kIn>);
-  const int64_t begin = int64_t{tile} * (kSumThreads * kVector * kUnroll) - shift;
-
-  const bool aligned = launch.place_bytes % 16 == 0 && piece.own != 0 &&
-                       (piece.own + begin * kBytes<kIn>) % 16 == 0;
-  if (!aligned) {
-    // Element by element, neighbouring threads at neighbouring elements.
-#pragma unroll 1
-    for (int k = 0; k < kVector * kUnroll; ++k) {
-      const int64_t i = begin + k * kSumThreads + threadIdx.x;
-      if (i >= 0 && i < piece.count) sum_one<kIn, kOut>(launch, piece, static_cast<uint32_t>(i));
-    }
-    return;
-  }
-
-  int64_t index[kUnroll];
-  Bits bits[kUnroll][kSources];
-  auto source = [&](int q, int64_t i) {
-    return reinterpret_cast<const char*>(
-        (q == launch.rank ? piece.own : piece.landing + q * launch.place_bytes) +
-        i * kBytes<kIn>);
+  auto load = [&](int q, int u) {
+    const uint64_t source = q == launch.rank ? piece.own : piece.landing + q * launch.place_bytes;
+    return load_vector(reinterpret_cast<const char*>(source + offset) +
+                       u * (kStride * kBytes<kIn>));
   };
-  auto whole = [&](int64_t i) { return i >= 0 && i + kVector <= piece.count; };
+  Bits bits[kCount][kSources];
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    index[u] = begin + (int64_t{u} * kSumThreads + threadIdx.x) * kVector;
-    if (!whole(index[u])) continue;
+  for (int u = 0; u < kCount; ++u) {
 #pragma unroll
-    for (int q = 0; q < kSources; ++q) bits[u][q] = load_vector(source(q, index[u]));
+    for (int q = 0; q < kSources; ++q) bits[u][q] = load(q, u);
   }
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    if (!whole(index[u])) {
-#pragma unroll 1
-      for (int k = 0; k < kVector; ++k) {
-        const int64_t i = index[u] + k;
-        if (i >= 0 && i < piece.count) sum_one<kIn, kOut>(launch, piece, static_cast<uint32_t>(i));
-      }
-      continue;
-    }
+  for (int u = 0; u < kCount; ++u) {
     float total[kVector];
+    auto add = [&](const Bits& more) {
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) total[k] = __fadd_rn(total[k], element<kIn>(more, k));
+    };
 #pragma unroll
     for (int k = 0; k < kVector; ++k) total[k] = element<kIn>(bits[u][0], k);
 #pragma unroll
-    for (int q = 1; q < kSources; ++q) {
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) {
-        total[k] = __fadd_rn(total[k], element<kIn>(bits[u][q], k));
-      }
-    }
+    for (int q = 1; q < kSources; ++q) add(bits[u][q]);
     if constexpr (kRanks == 0) {
-      for (int q = 1; q < ranks; ++q) {
-        const Bits more = load_vector(source(q, index[u]));
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) {
-          total[k] = __fadd_rn(total[k], element<kIn>(more, k));
-        }
-      }
+#pragma unroll 4
+      for (int q = 1; q < launch.ranks; ++q) add(load(q, u));
     }
 #pragma unroll
     for (int k = 0; k < kVector; ++k) total[k] = __fmul_rn(total[k], launch.factor);
-    store_vector<kOut>(reinterpret_cast<char*>(launch.output), piece.out + index[u], total);
+    store_vectors<kOut>(output + u * (kStride * kBytes<kOut>), total);
+  }
+}
+
+template <Type kIn, Type kOut, int kRanks>
+__device__ void sum_tile(const SumLaunch& launch, const SumPiece& piece, uint32_t tile) {
+  constexpr int kVector = sum_vector(kBytes<kIn>);
+  constexpr int kStride = kSumThreads * kVector;  // elements that the block takes at once
+  constexpr int kWarp = 32 * kVector;             // and a warp
+  constexpr int kStore = kVector * kBytes<kOut> < 16 ? 8 : 16;  // bytes of a store
+  const int ranks = kRanks == 0 ? launch.ranks : kRanks;
+  const int count = static_cast<int>(piece.count);
+  const int lane = threadIdx.x % 32;
+  // Element of this warp's first vectors.
+  const int first = static_cast<int>(tile * (kStride * kSumUnroll)) -
+                    sum_shift(piece, ranks, kBytes<kIn>) +
+                    static_cast<int>(threadIdx.x / 32) * kWarp;
+  const int64_t offset = int64_t{first + lane * kVector} * kBytes<kIn>;
+  char* output = reinterpret_cast<char*>(launch.output + piece.out * kBytes<kOut>) +
+                 int64_t{first} * kBytes<kOut>;
+  const bool aligned = piece.own != 0 && launch.place_bytes % 16 == 0 &&
+                       (piece.own + offset) % 16 == 0 &&
+                       reinterpret_cast<uint64_t>(output) % kStore == 0;
+
+  if (aligned && first >= 0 && first + (kSumUnroll - 1) * kStride + kWarp <= count) {
+    sum_vectors<kIn, kOut, kRanks, kSumUnroll>(launch, piece, offset, output);
+    return;
+  }
+#pragma unroll 1
+  for (int u = 0; u < kSumUnroll; ++u) {
+    const int begin = first + u * kStride;
+    if (aligned && begin >= 0 && begin + kWarp <= count) {
+      sum_vectors<kIn, kOut, kRanks, 1>(launch, piece, offset + u * (kStride * kBytes<kIn>),
+                                        output + u * (kStride * kBytes<kOut>));
+      continue;
+    }
+    // Element by element, neighbouring threads at neighbouring elements.
+#pragma unroll 1
+    for (int k = 0; k < kVector; ++k) {
+      const int i = begin + k * 32 + lane;
+      if (i >= 0 && i < count) sum_one<kIn, kOut>(launch, piece, i);
+    }
   }
 }
 
@@ -208,10 +230,10 @@ __device__ void sum(const SumLaunch& launch) {
 
 }  // namespace
 
-#define TIDE_SUM(IN, OUT, RANKS)                                                      \
-  extern "C" __global__ void __launch_bounds__(kSumThreads, 1)                        \
-      tide_sum_##IN##_##OUT##_##RANKS(const __grid_constant__ SumLaunch launch) {     \
-    sum<Type::k##IN, Type::k##OUT, RANKS>(launch);                                    \
+#define TIDE_SUM(IN, OUT, RANKS)                                                  \
+  extern "C" __global__ void __launch_bounds__(kSumThreads, 1)                    \
+      tide_sum_##IN##_##OUT##_##RANKS(const __grid_constant__ SumLaunch launch) { \
+    sum<Type::k##IN, Type::k##OUT, RANKS>(launch);                                \
   }
 #define TIDE_SUM_RANKS(IN, OUT) \
   TIDE_SUM(IN, OUT, 0)          \

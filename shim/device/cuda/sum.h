@@ -20,9 +20,10 @@ struct SumSettings {
   std::chrono::microseconds longest{400};
 };
 
-// Bytes per second that one block reads and writes when it has an SM to itself (one H200, see
-// doc/measurements.md); turns `longest` into bytes.
-constexpr double kBlockRate = 40e9;
+// Bytes per second, read and written, that one block moves when it has an SM to itself, and that
+// all blocks together move at most (one H200, `make bench-gpu`): they turn `longest` into bytes.
+constexpr double kBlockRate = 70e9;
+constexpr double kMemoryRate = 2.4e12;
 
 // The launches of a sum on rank `rank` of `ranks`, whose landing slot begins at `landing`. Pure.
 std::vector<SumLaunch> plan_sum(const Sum& sum, int rank, int ranks, uint64_t landing,

@@ -6,5 +6,6 @@ asm(".section .rodata\n"
     ".hidden tide_sum_image\n"
     ".global tide_sum_image\n"
     "tide_sum_image:\n"
-    ".incbin \"" TIDE_SUM_FATBIN "\"\n"
+    ".incbin \"" TIDE_SUM_FATBIN
+    "\"\n"
     ".previous\n");

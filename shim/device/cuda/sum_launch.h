@@ -6,13 +6,14 @@
 
 namespace tide::device::cuda {
 
-constexpr int kSumThreads = 512;
-constexpr int kSumRuns = 120;  // a kernel parameter holds 4096 bytes
+constexpr int kSumThreads = 1024;
+constexpr int kSumPieces = 120;  // a kernel parameter holds 4096 bytes
 
 // Elements that a thread loads at once from one source: 16 bytes.
 constexpr int sum_vector(int element_bytes) { return 16 / element_bytes; }
-// Vectors of each source that a thread has in flight: more of them when there are few sources.
-constexpr int sum_unroll(int ranks) { return ranks == 2 ? 4 : ranks == 4 ? 2 : 1; }
+// Vectors of each source that a thread takes in a tile. With 2 or 4 sources one would leave too few
+// loads in flight; more cost registers, of which 1024 threads have 64 each.
+constexpr int kSumUnroll = 2;
 
 // `count` elements from one sum: out[out...] of the output. Without `own` they are set to zero.
 struct SumPiece {
@@ -31,7 +32,7 @@ struct SumLaunch {
   int ranks = 0;
   int pieces = 0;
   uint32_t tiles = 0;
-  SumPiece piece[kSumRuns];
+  SumPiece piece[kSumPieces];
 };
 static_assert(sizeof(SumLaunch) <= 4096);
 

@@ -201,10 +201,10 @@ class Core : public std::enable_shared_from_this<Core> {
     }
     std::vector<Board> boards;
     for (int q = 0; q < size(); ++q) {
-      boards.emplace_back(context_,
-                          q == rank() ? own.mapping
-                                      : host::map_memory(descriptors[q].get(), own.mapping->bytes()),
-                          size());
+      boards.emplace_back(
+          context_,
+          q == rank() ? own.mapping : host::map_memory(descriptors[q].get(), own.mapping->bytes()),
+          size());
     }
     return boards;
   }
@@ -368,9 +368,8 @@ std::unique_ptr<Team> make_cuda_team(int rank, int size, Rendezvous& rendezvous,
                 std::to_string(options.names.size()) + " names");
   }
   const std::vector<std::string> names = options.names;
-  const auto context = cuda::together(rendezvous, names, [&] {
-    return std::make_shared<cuda::Context>(options.ordinal);
-  });
+  const auto context = cuda::together(
+      rendezvous, names, [&] { return std::make_shared<cuda::Context>(options.ordinal); });
   auto peers = host::connect_peers(rank, names, rendezvous, options.timeout);
   const auto core = cuda::together(rendezvous, names, [&] {
     const cuda::Current current(*context);

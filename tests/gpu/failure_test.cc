@@ -1,0 +1,269 @@
+// Exchanges that cannot succeed. Every survivor must say why, soon, and nothing on its GPU may wait
+// for ever: after the error the device comes to rest and the process ends cleanly.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+
+#include "include/tide/error.h"
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/kernels.h"
+
+namespace tide::test {
+namespace {
+
+using device::Slot;
+using device::Team;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+// Starts all-gathers until one fails, at most `most`; its error.
+std::string gather_until_error(Team& team, const GpuGather& gather, int most) {
+  try {
+    for (int i = 0; i < most; ++i) {
+      const Slot slot = team.acquire(gather.bytes());
+      auto pending = team.start(gather.exchange(slot, "all-gather of layers.3"));
+      pending->wait();
+      team.release(slot);
+      while (!pending->done()) {
+      }
+      if (!pending->error().empty()) pending->wait();
+    }
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// What the device does after `error`: nothing, when the streams were released.
+std::string at_rest(const std::string& error, steady_clock::time_point begin) {
+  good(cudaDeviceSynchronize());
+  const double took = std::chrono::duration<double>(steady_clock::now() - begin).count();
+  return took < 8 ? error : error + " after " + std::to_string(took) + " s";
+}
+
+std::string gone(int rank, pid_t pid) {
+  return "all-gather of layers.3 failed: rank " + std::to_string(rank) + " (pid " +
+         std::to_string(pid) + ") is gone";
+}
+
+class Death : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (under_mps()) {
+      GTEST_SKIP() << "MPS shares one context: it does not promise that clients survive the kill "
+                      "of another";
+    }
+  }
+};
+
+void kill_one(int size, bool in_midst, int connections) {
+  if (connections > 0) {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(connections).c_str(), 1);
+  }
+  const int dead = size / 2;
+  pid_t dead_pid = 0;
+  const auto results = run_processes(
+      size,
+      [&](int rank, Board& board) -> std::string {
+        take_gpu(rank);
+        // More streams than hardware channels, all of them in use.
+        GpuStream streams[16];
+        GpuMemory scratch(1 << 20);
+        current_stream() = streams[0];
+        auto team = join_gpu(rank, size, board, 15000);
+        const GpuGather gather({3'000'000, 17}, rank, size);
+        gather.fill(1, streams[0]);
+        for (auto& stream : streams) {
+          const Slot slot = team->acquire(gather.bytes());
+          current_stream() = stream;
+          team->start(gather.exchange(slot, "all-gather of layers.2"))->wait();
+          team->release(slot);
+        }
+        good(cudaDeviceSynchronize());
+        board.barrier(rank);
+        if (rank == dead) {
+          if (in_midst) {
+            const Slot slot = team->acquire(gather.bytes());
+            team->start(gather.exchange(slot, "all-gather of layers.3"));
+          }
+          raise(SIGKILL);
+        }
+        const auto begin = steady_clock::now();
+        std::string error;
+        // Without a look at the results, as a job that is far ahead of its GPU.
+        try {
+          for (int i = 0; i < 40; ++i) {
+            const Slot slot = team->acquire(gather.bytes());
+            current_stream() = streams[i % 16];
+            team->start(gather.exchange(slot, "all-gather of layers.3"))->wait();
+            good(cudaMemsetAsync(scratch.as(), i, scratch.bytes(), current_stream()));
+            team->release(slot);
+          }
+        } catch (const Error& caught) {
+          error = caught.what();
+        }
+        if (error.empty()) error = gather_until_error(*team, gather, 100000);
+        const std::string prefix = "all-gather of layers.3 cannot start: ";
+        if (error.rfind(prefix, 0) == 0) error = error.substr(prefix.size());
+        if (error.rfind("no landing slot: ", 0) == 0) error = error.substr(17);
+        error = at_rest(error, begin);
+        if (team->error() != error) return error + "; the team says: " + team->error();
+        return error;
+      },
+      [&](const std::vector<pid_t>& pids, Board&) { dead_pid = pids[dead]; });
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  for (int rank = 0; rank < size; ++rank) {
+    EXPECT_EQ(results[rank], rank == dead ? "killed by signal 9" : gone(dead, dead_pid));
+  }
+}
+
+TEST_F(Death, BeforeItStartsTheExchange) { kill_one(4, false, 0); }
+TEST_F(Death, InTheMidstOfTheExchange) { kill_one(4, true, 0); }
+TEST_F(Death, OfOneOfTwo) { kill_one(2, false, 0); }
+// All streams of a process share one hardware channel: what was enqueued behind a stream that waits
+// cannot run, so only a store of the CPU can release it.
+TEST_F(Death, WithOneHardwareChannel) { kill_one(4, false, 1); }
+
+// More exchanges than the driver's queues hold: start() blocks in the driver until the watchdog,
+// which needs nothing that start() holds, releases the stream.
+TEST_F(Death, WhileStartIsBlockedInTheDriver) {
+  const int size = 2;
+  pid_t dead_pid = 0;
+  const auto results = run_processes(
+      size,
+      [&](int rank, Board& board) -> std::string {
+        take_gpu(rank);
+        GpuStream stream;
+        current_stream() = stream;
+        auto team = join_gpu(rank, size, board, 15000);
+        const GpuGather gather({1000, 17}, rank, size);
+        board.barrier(rank);
+        const Slot slot = team->acquire(gather.bytes());
+        if (rank == 1) {
+          std::this_thread::sleep_for(seconds(2));
+          raise(SIGKILL);
+        }
+        const auto begin = steady_clock::now();
+        std::string error;
+        try {
+          for (int i = 0; i < 4000; ++i) {
+            team->start(gather.exchange(slot, "all-gather of layers.3"))->wait();
+          }
+        } catch (const Error& caught) {
+          error = team->error();
+        }
+        return at_rest(error, begin);
+      },
+      [&](const std::vector<pid_t>& pids, Board&) { dead_pid = pids[1]; });
+  EXPECT_EQ(results[0], gone(1, dead_pid));
+  EXPECT_EQ(results[1], "killed by signal 9");
+}
+
+TEST(Absence, EndsAtTheDeadline) {
+  const int size = 2;
+  const auto results = run_gpu_ranks(size, [&](int rank, Board& board) -> std::string {
+    GpuStream stream;
+    current_stream() = stream;
+    auto team = join_gpu(rank, size, board, 1500);
+    const GpuGather gather({1000}, rank, size);
+    const auto begin = steady_clock::now();
+    if (rank == 0) {
+      const Slot slot = team->acquire(512);  // fits what the first growth makes: rank 1 is there
+      const std::string error = at_rest(gather_until_error(*team, gather, 1), begin);
+      team->release(slot);
+      board.barrier(rank);
+      return error == "all-gather of layers.3 failed: rank 1 did not arrive within 1.5 s" ? ""
+                                                                                          : error;
+    }
+    team->acquire(512);
+    board.barrier(rank);
+    // The peer told what happened.
+    const std::string error = gather_until_error(*team, gather, 1);
+    return error == "all-gather of layers.3 failed: rank 1 did not arrive within 1.5 s" ? ""
+                                                                                        : error;
+  });
+  EXPECT_EQ(results, std::vector<std::string>(size));
+}
+
+TEST(Divergence, OfLandingSlotsIsNamed) {
+  const int size = 2;
+  const auto results = run_gpu_ranks(size, [&](int rank, Board& board) -> std::string {
+    GpuStream stream;
+    current_stream() = stream;
+    GpuMemory wrong(16);
+    good(cudaMemset(wrong.as(), 0, 16));
+    auto team = join_gpu(rank, size, board, 15000);
+    const GpuGather gather({1000}, rank, size);
+    const Slot first = team->acquire(gather.bytes());
+    const Slot second = team->acquire(gather.bytes());
+    good(cudaMemset(first.data, 0xab, first.bytes));
+    good(cudaMemset(second.data, 0xab, second.bytes));
+    board.barrier(rank);
+    const auto begin = steady_clock::now();
+    auto pending =
+        team->start(gather.exchange(rank == 0 ? first : second, "all-gather of layers.3"));
+    while (!pending->done()) {
+    }
+    std::string error = pending->error();
+    try {
+      pending->wait();
+      return "wait() did not throw";
+    } catch (const Error& caught) {
+      if (caught.what() != error) return "wait() says: " + std::string(caught.what());
+    }
+    error = at_rest(error, begin);
+    board.barrier(rank);
+    const std::string named =
+        "all-gather of layers.3 failed: the ranks diverged: exchange 1 lands on rank " +
+        std::to_string(rank) + " in segment 1 at byte " + std::to_string(rank == 0 ? 0 : 2048) +
+        " (2048 bytes) and on rank " + std::to_string(1 - rank) + " in segment 1 at byte " +
+        std::to_string(rank == 0 ? 2048 : 0) + " (2048 bytes)";
+    const std::string told = "all-gather of layers.3 failed: rank " + std::to_string(1 - rank);
+    return error == named || error.rfind(told, 0) == 0 ? "" : error;
+  });
+  EXPECT_EQ(results, std::vector<std::string>(size));
+}
+
+TEST(Divergence, OfGrowthIsNamed) {
+  const int size = 2;
+  const auto results = run_gpu_ranks(size, [&](int rank, Board& board) -> std::string {
+    GpuStream stream;
+    current_stream() = stream;
+    auto team = join_gpu(rank, size, board, 15000);
+    std::string error;
+    try {
+      team->acquire(rank == 0 ? 1 << 20 : 30 << 20);
+    } catch (const Error& caught) {
+      error = caught.what();
+    }
+    board.barrier(rank);
+    const bool named = error.find("the ranks diverged: rank ") != std::string::npos ||
+                       error.find("could not go on") != std::string::npos;
+    return named ? "" : error;
+  });
+  EXPECT_EQ(results, std::vector<std::string>(size));
+}
+
+// A job that leaves through exit() after an error, with its team and streams as they are.
+TEST_F(Death, TheProcessEndsCleanlyAfterwards) {
+  const int size = 2;
+  const auto results = run_gpu_ranks(size, [&](int rank, Board& board) -> std::string {
+    static GpuStream stream;
+    current_stream() = stream;
+    auto* team = join_gpu(rank, size, board, 15000).release();
+    static const GpuGather gather({1000}, rank, size);
+    const Slot slot = team->acquire(gather.bytes());
+    board.barrier(rank);
+    if (rank == 1) raise(SIGKILL);
+    team->start(gather.exchange(slot, "all-gather of layers.3"))->wait();
+    const std::string error = gather_until_error(*team, gather, 2);
+    std::exit(error.find("is gone") == std::string::npos ? 3 : 0);
+  });
+  EXPECT_EQ(results[0], "");
+  EXPECT_EQ(results[1], "killed by signal 9");
+}
+
+}  // namespace
+}  // namespace tide::test
