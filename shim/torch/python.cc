@@ -33,6 +33,7 @@ using Object = void;
   _(intptr_t, PyList_Size, (Object*))                           \
   _(Object*, PyList_GetItem, (Object*, intptr_t))               \
   _(Object*, PyImport_ImportModule, (const char*))              \
+  _(Object*, PySys_GetObject, (const char*))                    \
   _(long, PyLong_AsLong, (Object*))                             \
   _(void, PyErr_Clear, (void))                                  \
   _(void, PyErr_SetString, (Object*, const char*))              \
@@ -135,8 +136,10 @@ std::string class_of(const Ref& object) {
 
 // Import machinery catches errors (torch probes for numpy that way): not before torch is there.
 bool torch_is_imported() {
-  const Ref sys(python().PyImport_ImportModule("sys"));
-  const Ref torch = item(attribute(sys, "modules"), "torch");
+  Object* modules = python().PySys_GetObject("modules");  // borrowed
+  if (modules == nullptr) return false;
+  python().Py_IncRef(modules);
+  const Ref torch = item(Ref(modules), "torch");
   const Ref initializing = attribute(attribute(torch, "__spec__"), "_initializing");
   return torch && (!initializing || python().PyObject_IsTrue(initializing.get()) == 0);
 }
@@ -144,9 +147,9 @@ bool torch_is_imported() {
 int raise_pending(void* text) {
   if (!torch_is_imported() && python().Py_AddPendingCall(&raise_pending, text) == 0) return 0;
   const std::unique_ptr<char, decltype(&free)> owned(static_cast<char*>(text), &free);
-  const Ref builtins(python().PyImport_ImportModule("builtins"));
-  const Ref type = attribute(builtins, "RuntimeError");
-  python().PyErr_SetString(type.get(), owned.get());
+  auto* const* type = static_cast<Object* const*>(dlsym(RTLD_DEFAULT, "PyExc_RuntimeError"));
+  if (type == nullptr) return 0;
+  python().PyErr_SetString(*type, owned.get());
   return -1;
 }
 
