@@ -1,6 +1,7 @@
 // What the CUDA device does on this machine, as one JSON object:
 //   pushes: bytes per second of all-gathers, against plain device copies of the same pieces that
-//           the same ranks make at the same time;
+//           the same ranks make at the same time, freely or in step (an exchange of nothing after
+//           each round; ranks that share a GPU share its bandwidth unevenly);
 //   sums:   bytes per second (read and written) at several numbers of thread blocks, against a
 //           plain copy kernel with as many blocks, and the life of a launch;
 //   host:   microseconds that the calling thread spends in acquire(), start(), wait(), release().
@@ -25,7 +26,7 @@ using device::Exchange;
 using device::Slot;
 
 std::string format(const char* text, auto... values) {
-  char line[400];
+  char line[800];
   std::snprintf(line, sizeof line, text, values...);
   return line;
 }
@@ -86,37 +87,49 @@ std::string measure_pushes(int rank, int size, Board& board) {
                       [](uint64_t sum, const device::Push& push) { return sum + push.bytes; });
   GpuMemory target(gather.bytes());
   Timer timer;
-  std::vector<double> pushed, copied;
+  auto copy_all = [&] {
+    for (const device::Push& push : model.pushes) {
+      good(cudaMemcpyAsync(target.as() + push.to, push.from, push.bytes, cudaMemcpyDeviceToDevice,
+                           stream));
+    }
+  };
+  auto meet = [&] {  // an exchange of nothing
+    Exchange exchange;
+    exchange.what = "barrier";
+    team->start(std::move(exchange))->wait();
+  };
+  std::vector<double> pushed, copied, copied_and_met, met;
+  auto measure = [&](std::vector<double>& times, bool warm, const std::function<void()>& work) {
+    board.barrier(rank);
+    const double seconds = timer.seconds(stream, [&] {
+      for (int k = 0; k < kInner; ++k) work();
+    });
+    if (warm) times.push_back(seconds / kInner);
+  };
   for (int i = -2; i < kOuter; ++i) {  // two to warm up
-    board.barrier(rank);
-    const double with_tide = timer.seconds(stream, [&] {
-      for (int k = 0; k < kInner; ++k) team->start(model)->wait();
+    measure(pushed, i >= 0, [&] { team->start(model)->wait(); });
+    measure(copied, i >= 0, copy_all);
+    measure(copied_and_met, i >= 0, [&] {
+      copy_all();
+      meet();
     });
-    board.barrier(rank);
-    const double plain = timer.seconds(stream, [&] {
-      for (int k = 0; k < kInner; ++k) {
-        for (const device::Push& push : model.pushes) {
-          good(cudaMemcpyAsync(target.as() + push.to, push.from, push.bytes,
-                               cudaMemcpyDeviceToDevice, stream));
-        }
-      }
-    });
-    if (i < 0) continue;
-    pushed.push_back(with_tide);
-    copied.push_back(plain);
+    measure(met, i >= 0, meet);
   }
   team->release(slot);
   board.barrier(rank);
-  const double tide_rate = static_cast<double>(bytes) * kInner / median(pushed) / 1e9;
-  const double copy_rate = static_cast<double>(bytes) * kInner / median(copied) / 1e9;
+  const auto rate = [&](const std::vector<double>& times) {
+    return static_cast<double>(bytes) / median(times) / 1e9;
+  };
   return format(
       "{\"ranks\": %d, \"bytes_per_rank\": %llu, \"tide_ms\": %.3f, \"copy_ms\": %.3f, "
-      "\"tide_GBps\": %.1f, \"copy_GBps\": %.1f, \"ratio\": %.3f}",
-      size, static_cast<unsigned long long>(bytes), median(pushed) / kInner * 1e3,
-      median(copied) / kInner * 1e3, tide_rate, copy_rate, tide_rate / copy_rate);
+      "\"copy_and_barrier_ms\": %.3f, \"barrier_ms\": %.3f, \"tide_GBps\": %.1f, "
+      "\"copy_GBps\": %.1f, \"ratio\": %.3f, \"ratio_to_copy_and_barrier\": %.3f}",
+      size, static_cast<unsigned long long>(bytes), median(pushed) * 1e3, median(copied) * 1e3,
+      median(copied_and_met) * 1e3, median(met) * 1e3, rate(pushed), rate(copied),
+      rate(pushed) / rate(copied), rate(pushed) / rate(copied_and_met));
 }
 
-// A sum of `ranks` sources into 32 MiB of fp32.
+// Sums into 32 MiB of fp32, and into 256 MiB, which takes several launches.
 std::string measure_sums() {
   auto context = std::make_shared<device::cuda::Context>(0);
   const device::cuda::Current current(*context);
@@ -125,9 +138,9 @@ std::string measure_sums() {
   Timer timer;
   std::string result;
   constexpr uint64_t kElements = 8 << 20;
-  constexpr uint64_t kCopy = 256 << 20;
+  constexpr uint64_t kCopy = 768 << 20;
   GpuMemory from(kCopy), to(kCopy);
-  good(cudaMemset(from.as(), 1, kCopy));
+  fill_pattern(from.as(), kCopy, 0, 0, 0, stream);
   const double device = [&] {
     std::vector<double> times;
     for (int i = 0; i < 12; ++i) {
@@ -137,17 +150,18 @@ std::string measure_sums() {
     }
     return 2.0 * kCopy / median(times) / 1e9;
   }();
-  for (int ranks : {2, 4, 8}) {
-    GpuMemory landing(kElements * 2 * ranks), own(kElements * 2), output(kElements * 4);
-    good(cudaMemset(landing.as(), 0, landing.bytes()));
-    good(cudaMemset(own.as(), 0, own.bytes()));
+  for (const auto& [ranks, elements] :
+       {std::pair{2, kElements}, {4, kElements}, {8, kElements}, {8, 8 * kElements}}) {
+    GpuMemory landing(elements * 2 * ranks), own(elements * 2), output(elements * 4);
+    fill_pattern(landing.as(), landing.bytes(), 0, 0, 0, stream);
+    fill_pattern(own.as(), own.bytes(), 1, 0, 0, stream);
     device::Sum sum;
     sum.in = device::DType::kBFloat16;
     sum.output = output.as();
-    sum.place_bytes = kElements * 2;
+    sum.place_bytes = elements * 2;
     sum.factor = 1.0f / static_cast<float>(ranks);
-    sum.runs = {{0, kElements, own.as(), 0}};
-    const uint64_t bytes = kElements * (2 * ranks + 4);
+    sum.runs = {{0, elements, own.as(), 0}};
+    const uint64_t bytes = elements * (2 * ranks + 4);
     for (int blocks : {4, 8, 16, 32, 64, 132}) {
       const device::cuda::SumSettings settings{.blocks = blocks};
       const uint64_t address = reinterpret_cast<uint64_t>(landing.as());
@@ -163,12 +177,13 @@ std::string measure_sums() {
       const double sum_rate = static_cast<double>(bytes) / median(sums) / 1e9;
       const double copy_rate = static_cast<double>(bytes) / median(copies) / 1e9;
       result += format(
-          "%s\n    {\"ranks\": %d, \"blocks\": %d, \"sum_ms\": %.3f, \"launches\": "
+          "%s\n    {\"ranks\": %d, \"elements\": %llu, \"blocks\": %d, \"sum_ms\": %.3f, "
+          "\"launches\": "
           "%zu, \"launch_ms\": %.3f, \"sum_GBps\": %.1f, \"copy_kernel_GBps\": %.1f, "
           "\"ratio\": %.3f, \"device_copy_GBps\": %.1f}",
-          result.empty() ? "" : ",", ranks, blocks, median(sums) * 1e3, launches,
-          median(sums) * 1e3 / static_cast<double>(launches), sum_rate, copy_rate,
-          sum_rate / copy_rate, device);
+          result.empty() ? "" : ",", ranks, static_cast<unsigned long long>(elements), blocks,
+          median(sums) * 1e3, launches, median(sums) * 1e3 / static_cast<double>(launches),
+          sum_rate, copy_rate, sum_rate / copy_rate, device);
     }
   }
   return result;

@@ -1,6 +1,8 @@
 // Exchanges between ranks that share one GPU: shapes, growth, streams. What a stream reads is
 // checked by kernels on that stream, so that an order that is missing shows as wrong bytes.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 
@@ -299,6 +301,45 @@ TEST(Pushes, ToAnotherGpuNeedNoSm) {
   if (results[0] == "one GPU") {
     GTEST_SKIP() << "the ranks share one GPU, inside which the driver copies with SMs";
   }
+  EXPECT_EQ(results, all_good(size));
+}
+
+TEST(Fork, AChildLeavesTheTeamAlone) {
+  const int size = 2;
+  const auto results = run_gpu_ranks(size, [&](int rank, Board& board) -> std::string {
+    GpuStream stream;
+    current_stream() = stream;
+    GpuMemory wrong(16);
+    good(cudaMemset(wrong.as(), 0, 16));
+    auto team = join_gpu(rank, size, board);
+    const GpuGather gather({1000}, rank, size);
+    gather.fill(1, stream);
+    const Slot slot = team->acquire(gather.bytes());
+    board.barrier(rank);
+    auto pending = team->start(gather.exchange(slot, "all-gather"));
+    const pid_t child = fork();
+    if (child == 0) {
+      std::string error;
+      try {
+        pending->wait();
+      } catch (const Error& caught) {
+        error = caught.what();
+      }
+      pending.reset();
+      team->release(slot);
+      team.reset();
+      _exit(error.rfind("this process was forked", 0) == 0 ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    if (status != 0) return "the child ended with " + std::to_string(status);
+    pending->wait();
+    gather.check(slot, 1, wrong.as<uint64_t>(), stream);
+    team->release(slot);
+    const std::string text = bad("bytes", read_counter(wrong));
+    board.barrier(rank);
+    return text;
+  });
   EXPECT_EQ(results, all_good(size));
 }
 
