@@ -12,6 +12,7 @@ local_ranks    TIDE_LOCAL_RANKS of the run with Tide
 import dataclasses
 import functools
 import gc
+import shutil
 import tempfile
 import typing
 
@@ -25,7 +26,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 from torch.distributed.tensor import Shard
 from torch.utils.checkpoint import checkpoint
 
-from job import BF16_SUM32, LONG, STEPS, Block, Job, Net
+from job import BF16_SUM32, LONG, STEPS, Job, Net
 
 TABLE = {}
 
@@ -468,34 +469,39 @@ def evaluation_inference(job):
     job.finish(model)
 
 
+def state_of(model, optimizer):
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+
+
+def load(model, optimizer, folder):
+    state = state_of(model, optimizer)
+    dcp.load(state, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=state["model"],
+                   optim_state_dict=state["optimizer"])
+
+
 @case()
 def saved_and_loaded(job):
     def build():
         model = job.shard(Net(width=10))
         return model, torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4)
 
-    folder = [tempfile.mkdtemp() if job.rank == 0 else None]
-    dist.broadcast_object_list(folder)
+    message = [tempfile.mkdtemp() if job.rank == 0 else None]
+    dist.broadcast_object_list(message)
+    folder = message[0]
     model, optimizer = build()
     job.train(model, optimizer, steps=range(5))
-    saved = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
-    dcp.save(saved, checkpoint_id=folder[0])
+    dcp.save(state_of(model, optimizer), checkpoint_id=folder)
     job.train(model, optimizer, steps=range(5, 7))  # what loading must undo
-
-    fresh = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
-    dcp.load(fresh, checkpoint_id=folder[0])
-    set_state_dict(model, optimizer, model_state_dict=fresh["model"],
-                   optim_state_dict=fresh["optimizer"])
-    job.train(model, optimizer, steps=range(5, STEPS))
-    job.finish(model)
-
-    resumed, optimizer = build()
-    state = dict(zip(("model", "optimizer"), get_state_dict(resumed, optimizer)))
-    dcp.load(state, checkpoint_id=folder[0])
-    set_state_dict(resumed, optimizer, model_state_dict=state["model"],
-                   optim_state_dict=state["optimizer"])
-    job.train(resumed, optimizer, steps=range(5, STEPS))
-    job.finish(resumed, "resumed")
+    fresh, fresh_optimizer = build()
+    for name, trained, its_optimizer in (("model", model, optimizer),
+                                         ("fresh", fresh, fresh_optimizer)):
+        load(trained, its_optimizer, folder)
+        job.train(trained, its_optimizer, steps=range(5, STEPS))
+        job.finish(trained, name)
+    dist.barrier()
+    if job.rank == 0:
+        shutil.rmtree(folder)
 
 
 @case()

@@ -5,7 +5,6 @@ import pathlib
 import signal
 
 import torch
-from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
 
 from cases import Case
@@ -29,7 +28,8 @@ def short(job):
 
 def resources():
     """Of this process: resident bytes, open files, threads."""
-    status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines)
     return {"rss": int(status["VmRSS"].split()[0]) * 1024,
             "shared": int(status["RssShmem"].split()[0]) * 1024,
             "files": len(os.listdir("/proc/self/fd")), "threads": int(status["Threads"])}
@@ -50,14 +50,19 @@ def long(job):
     gc.collect()
 
 
-def die(_step):
+def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @case
 def killed_before_forward(job):  # the others wait in an all-gather
     model = job.shard(Net())
-    job.train(model, between=lambda step: die(step) if (step, job.rank) == (FAULT_STEP, 1) else None)
+
+    def fail(step):
+        if (step, job.rank) == (FAULT_STEP, 1):
+            die()
+
+    job.train(model, between=fail)
 
 
 @case
@@ -67,7 +72,7 @@ def killed_before_backward(job):  # nothing is gathered in backward: they wait i
     for step in range(FAULT_STEP + 1):
         loss = job.loss(model, step)
         if (step, job.rank) == (FAULT_STEP, 1):
-            die(step)
+            die()
         loss.backward()
         job.step(optimizer, loss)
 

@@ -19,7 +19,7 @@ STOCK_FIRST = 1
 def reduce_scatter_in_order(output, input, op=dist.ReduceOp.SUM, group=None, async_op=False):
     """The same contract as torch.distributed.reduce_scatter_tensor, synchronous, SUM and AVG."""
     if async_op or op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-        raise NotImplementedError(f"the reference reduce-scatter knows no {op}, async_op={async_op}")
+        raise NotImplementedError(f"the reference knows no {op} with async_op={async_op}")
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     inputs = [torch.empty_like(input) for _ in range(world)]
     dist.all_gather(inputs, input.contiguous(), group=group)

@@ -49,10 +49,10 @@ class Lost(Exception):
 class Ranks:
     """The W processes of one process group, which run cases one after the other."""
 
-    def __init__(self, module, world, env, folder=None, timeout=120):
+    def __init__(self, module, world, env, timeout=120):
         self.world, self.timeout = world, timeout
-        self.own = tempfile.TemporaryDirectory(prefix="tide-fsdp-")
-        self.folder = pathlib.Path(folder or self.own.name)
+        self.owned = tempfile.TemporaryDirectory(prefix="tide-fsdp-")
+        self.folder = pathlib.Path(self.owned.name)
         self.processes, self.cases, self.done = [], {}, []
         self.reported = "LD_PRELOAD" in env
         env = dict(env, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),

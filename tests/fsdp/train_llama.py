@@ -97,7 +97,7 @@ class Llama(nn.Module):
         self.norm = RMSNorm(dim)
         self.output = nn.Linear(dim, vocab, bias=False)
         self.output.weight = self.embedding.weight
-        for name, parameter in self.named_parameters():
+        for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
 
@@ -148,14 +148,14 @@ def train(model, optimizer, data, steps, device):
 def peak_memory(device):
     """Bytes: the largest over ranks of the process and of torch's allocator on the device."""
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    torch_peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+    torch_peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     peak = torch.tensor([process, torch_peak], dtype=torch.int64, device=device)
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)
     return {"process": peak[0].item(), "torch": peak[1].item()}
 
 
 def pick_device():
-    """The rank's GPU, or the CPU. Ranks may share a GPU: NCCL allows it to ranks of different hosts."""
+    """The rank's GPU, or the CPU. Ranks may share a GPU: then NCCL wants one host a rank."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     rank = int(os.environ["LOCAL_RANK"])
