@@ -85,12 +85,21 @@ std::string measure_pushes(int rank, int size, Board& board) {
   const uint64_t bytes =
       std::accumulate(model.pushes.begin(), model.pushes.end(), uint64_t{0},
                       [](uint64_t sum, const device::Push& push) { return sum + push.bytes; });
-  GpuMemory target(gather.bytes());
+  // The plain copies go where the pushes go: to the GPUs of the peers.
+  int gpus = 0;
+  good(cudaGetDeviceCount(&gpus));
+  std::vector<std::unique_ptr<GpuMemory>> targets;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    if (gpu != rank % gpus) good(cudaDeviceEnablePeerAccess(gpu, 0));
+    good(cudaSetDevice(gpu));
+    targets.push_back(std::make_unique<GpuMemory>(gather.bytes()));
+    good(cudaSetDevice(rank % gpus));
+  }
   Timer timer;
   auto copy_all = [&] {
     for (const device::Push& push : model.pushes) {
-      good(cudaMemcpyAsync(target.as() + push.to, push.from, push.bytes, cudaMemcpyDeviceToDevice,
-                           stream));
+      good(cudaMemcpyAsync(targets[push.peer % gpus]->as() + push.to, push.from, push.bytes,
+                           cudaMemcpyDefault, stream));
     }
   };
   auto meet = [&] {  // an exchange of nothing
@@ -121,12 +130,13 @@ std::string measure_pushes(int rank, int size, Board& board) {
     return static_cast<double>(bytes) / median(times) / 1e9;
   };
   return format(
-      "{\"ranks\": %d, \"bytes_per_rank\": %llu, \"tide_ms\": %.3f, \"copy_ms\": %.3f, "
+      "{\"ranks\": %d, \"gpus\": %d, \"bytes_per_rank\": %llu, \"tide_ms\": %.3f, \"copy_ms\": "
+      "%.3f, "
       "\"copy_and_barrier_ms\": %.3f, \"barrier_ms\": %.3f, \"tide_GBps\": %.1f, "
       "\"copy_GBps\": %.1f, \"ratio\": %.3f, \"ratio_to_copy_and_barrier\": %.3f}",
-      size, static_cast<unsigned long long>(bytes), median(pushed) * 1e3, median(copied) * 1e3,
-      median(copied_and_met) * 1e3, median(met) * 1e3, rate(pushed), rate(copied),
-      rate(pushed) / rate(copied), rate(pushed) / rate(copied_and_met));
+      size, gpus, static_cast<unsigned long long>(bytes), median(pushed) * 1e3,
+      median(copied) * 1e3, median(copied_and_met) * 1e3, median(met) * 1e3, rate(pushed),
+      rate(copied), rate(pushed) / rate(copied), rate(pushed) / rate(copied_and_met));
 }
 
 // Sums into 32 MiB of fp32, and into 256 MiB, which takes several launches.

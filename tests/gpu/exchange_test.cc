@@ -191,8 +191,7 @@ class Job {
 
 TEST_P(Hazards, RandomOperationsReadWhatWasSent) {
   const int size = GetParam();
-  // Without MPS the ranks' kernels take turns, and a step takes many turns.
-  const int steps = under_mps() ? 1000 : 2000 / size;
+  const int steps = 1000;
   const auto results = run_gpu_ranks(size, [&](int rank, Board& board) -> std::string {
     Job job(rank, size, board);
     Random common(23), own(100 + rank);

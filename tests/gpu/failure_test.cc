@@ -56,16 +56,6 @@ void expect_end(const std::string& text, const std::string& end) {
       << end;
 }
 
-class Death : public testing::Test {
- protected:
-  void SetUp() override {
-    if (under_mps()) {
-      GTEST_SKIP() << "MPS shares one context: it does not promise that clients survive the kill "
-                      "of another";
-    }
-  }
-};
-
 void kill_one(int size, bool in_midst, int connections) {
   if (connections > 0) {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(connections).c_str(), 1);
@@ -127,16 +117,16 @@ void kill_one(int size, bool in_midst, int connections) {
   }
 }
 
-TEST_F(Death, BeforeItStartsTheExchange) { kill_one(4, false, 0); }
-TEST_F(Death, InTheMidstOfTheExchange) { kill_one(4, true, 0); }
-TEST_F(Death, OfOneOfTwo) { kill_one(2, false, 0); }
+TEST(Death, BeforeItStartsTheExchange) { kill_one(4, false, 0); }
+TEST(Death, InTheMidstOfTheExchange) { kill_one(4, true, 0); }
+TEST(Death, OfOneOfTwo) { kill_one(2, false, 0); }
 // All streams of a process share one hardware channel: what was enqueued behind a stream that waits
 // cannot run, so only a store of the CPU can release it.
-TEST_F(Death, WithOneHardwareChannel) { kill_one(4, false, 1); }
+TEST(Death, WithOneHardwareChannel) { kill_one(4, false, 1); }
 
 // More exchanges than the driver's queues hold: start() blocks in the driver until the watchdog,
 // which needs nothing that start() holds, releases the stream.
-TEST_F(Death, WhileStartIsBlockedInTheDriver) {
+TEST(Death, WhileStartIsBlockedInTheDriver) {
   const int size = 2;
   pid_t dead_pid = 0;
   const auto results = run_processes(
@@ -250,7 +240,7 @@ TEST(Divergence, OfGrowthIsNamed) {
 }
 
 // A job that leaves through exit() after an error, with its team and streams as they are.
-TEST_F(Death, TheProcessEndsCleanlyAfterwards) {
+TEST(Death, TheProcessEndsCleanlyAfterwards) {
   const int size = 2;
   const auto results = run_gpu_ranks(size, [&](int rank, Board& board) -> std::string {
     static GpuStream stream;
