@@ -27,7 +27,7 @@ $(TORCH_OBJ)/%.cc.o: %.cc
 
 $(TORCH_LIBRARY): $(TORCH_SOURCES:%=$(TORCH_OBJ)/%.o) $(call objects,$(TORCH_FREE_SOURCES))
 	@mkdir -p $(@D)
-	$(CXX) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
+	$(CXX) $(LDFLAGS) -shared $(if $(SANITIZE),,-Wl,-z,defs) -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
 	  -L$(TORCH_LIB) -ltorch_cpu -lc10 $(TORCH_CUDA_LIBS) -lpthread -ldl
 $(LIB)/libtide-torch.so: $(TORCH_LIBRARY)
 	ln -sfn $(<F) $@
