@@ -8,14 +8,6 @@
 
 namespace tide::net {
 
-// Versions up to 10 have no context; NCCL calls their init once per process.
-inline void* shared_context = nullptr;
-
-inline ncclResult_t init_once(ncclDebugLogger_t log) {
-  if (shared_context != nullptr) return ncclSuccess;
-  return init(&shared_context, NCCL_NET_TRAFFIC_CLASS_UNDEF, log);
-}
-
 // Fields that every version has, under the same names.
 template <typename Properties>
 ncclResult_t common_properties(int device, Properties* out, ncclNetProperties_v12_t* all) {

@@ -6,7 +6,7 @@
 namespace tide::net {
 namespace {
 
-ncclResult_t init_v10(ncclDebugLogger_t log, ncclProfilerCallback_t) { return init_once(log); }
+ncclResult_t init_v10(ncclDebugLogger_t log, ncclProfilerCallback_t) { return init_shared(log); }
 
 ncclResult_t properties_v10(int device, ncclNetProperties_v10_t* out) {
   ncclNetProperties_v12_t all;
@@ -14,13 +14,13 @@ ncclResult_t properties_v10(int device, ncclNetProperties_v10_t* out) {
 }
 
 ncclResult_t listen_v10(int device, void* handle, void** listen_comm) {
-  return listen(shared_context, device, handle, listen_comm);
+  return listen(shared_context(), device, handle, listen_comm);
 }
 
 ncclResult_t connect_v10(int device, ncclNetCommConfig_v10_t* config, void* handle,
                          void** send_comm, ncclNetDeviceHandle_t**) {
   const int traffic_class = config == nullptr ? NCCL_NET_TRAFFIC_CLASS_UNDEF : config->trafficClass;
-  return connect(shared_context, device, traffic_class, handle, send_comm);
+  return connect(shared_context(), device, traffic_class, handle, send_comm);
 }
 
 ncclResult_t isend_v10(void* comm, void* data, size_t size, int tag, void* memory, void*,

@@ -12,11 +12,11 @@ ncclResult_t properties_v7(int device, ncclNetProperties_v7_t* out) {
 }
 
 ncclResult_t listen_v7(int device, void* handle, void** listen_comm) {
-  return listen(shared_context, device, handle, listen_comm);
+  return listen(shared_context(), device, handle, listen_comm);
 }
 
 ncclResult_t connect_v7(int device, void* handle, void** send_comm, ncclNetDeviceHandle_t**) {
-  return connect(shared_context, device, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
+  return connect(shared_context(), device, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
 }
 
 ncclResult_t register_v7(void* comm, void* data, int size, int type, void** handle) {
@@ -39,7 +39,7 @@ using namespace tide::net;
 
 TIDE_EXPORT const ncclNet_v7_t ncclNetPlugin_v7 = {
     .name = kName,
-    .init = init_once,
+    .init = init_shared,
     .devices = devices,
     .getProperties = properties_v7,
     .listen = listen_v7,

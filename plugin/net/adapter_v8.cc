@@ -14,11 +14,11 @@ ncclResult_t properties_v8(int device, ncclNetProperties_v8_t* out) {
 }
 
 ncclResult_t listen_v8(int device, void* handle, void** listen_comm) {
-  return listen(shared_context, device, handle, listen_comm);
+  return listen(shared_context(), device, handle, listen_comm);
 }
 
 ncclResult_t connect_v8(int device, void* handle, void** send_comm, ncclNetDeviceHandle_t**) {
-  return connect(shared_context, device, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
+  return connect(shared_context(), device, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
 }
 
 ncclResult_t isend_v8(void* comm, void* data, int size, int tag, void* memory, void** request) {
@@ -37,7 +37,7 @@ using namespace tide::net;
 
 TIDE_EXPORT const ncclNet_v8_t ncclNetPlugin_v8 = {
     .name = kName,
-    .init = init_once,
+    .init = init_shared,
     .devices = devices,
     .getProperties = properties_v8,
     .listen = listen_v8,

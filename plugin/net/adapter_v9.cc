@@ -12,11 +12,11 @@ ncclResult_t properties_v9(int device, ncclNetProperties_v9_t* out) {
 }
 
 ncclResult_t listen_v9(int device, void* handle, void** listen_comm) {
-  return listen(shared_context, device, handle, listen_comm);
+  return listen(shared_context(), device, handle, listen_comm);
 }
 
 ncclResult_t connect_v9(int device, void* handle, void** send_comm, ncclNetDeviceHandle_t**) {
-  return connect(shared_context, device, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
+  return connect(shared_context(), device, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
 }
 
 ncclResult_t isend_v9(void* comm, void* data, size_t size, int tag, void* memory, void** request) {
@@ -39,7 +39,7 @@ using namespace tide::net;
 
 TIDE_EXPORT const ncclNet_v9_t ncclNetPlugin_v9 = {
     .name = kName,
-    .init = init_once,
+    .init = init_shared,
     .devices = devices,
     .getProperties = properties_v9,
     .listen = listen_v9,

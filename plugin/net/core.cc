@@ -19,6 +19,11 @@
 #include "plugin/net/settings.h"
 
 namespace tide::net {
+
+// What a child of fork must not destroy; kept in sight of leak checkers.
+extern void* left_alone[3];
+void* left_alone[3];
+
 namespace {
 
 // What NCCL calls a context: one communicator's, or the process's for v10 and older. NCCL's own
@@ -38,10 +43,11 @@ struct Context {
 class Process {
  public:
   ~Process() {
-    // A child of fork has these objects, but neither the thread nor the pages that verbs live in.
     if (owner_ == getpid()) return;
-    (void)supervisor_.release();
-    (void)devices_.release();
+    // A child of fork has these objects, but neither the thread nor the pages that verbs live in.
+    left_alone[0] = shared_.release();
+    left_alone[1] = supervisor_.release();
+    left_alone[2] = devices_.release();
   }
 
   void open() {
@@ -70,6 +76,13 @@ class Process {
     return *devices_;
   }
   const Settings& settings() const { return settings_; }
+
+  // The context of versions without one.
+  Context* shared() {
+    std::lock_guard lock(mutex_);
+    if (!shared_) shared_ = std::make_unique<Context>();
+    return shared_.get();
+  }
 
   Supervisor& supervisor() {
     std::lock_guard lock(mutex_);
@@ -112,6 +125,7 @@ class Process {
   Settings settings_;
   std::unique_ptr<DeviceList> devices_;
   std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<Context> shared_;
   pid_t owner_ = 0;
 };
 
@@ -167,6 +181,16 @@ ncclResult_t finalize(void* context) noexcept {
   delete static_cast<Context*>(context);
   return ncclSuccess;
 }
+
+ncclResult_t init_shared(ncclDebugLogger_t log) noexcept {
+  set_logger(log);
+  return guarded(ncclSystemError, [&] {
+    process.open();
+    return ncclSuccess;
+  });
+}
+
+void* shared_context() noexcept { return process.shared(); }
 
 ncclResult_t devices(int* count) noexcept {
   return guarded(ncclInternalError, [&] {

@@ -13,6 +13,9 @@ constexpr const char* kName = "Tide";
 // traffic_class: the communicator's wish, or -1. *context is handed to listen and connect.
 ncclResult_t init(void** context, int traffic_class, ncclDebugLogger_t log) noexcept;
 ncclResult_t finalize(void* context) noexcept;
+// Versions up to 10 have no context: theirs is the process's, freed when the library goes.
+ncclResult_t init_shared(ncclDebugLogger_t log) noexcept;
+void* shared_context() noexcept;
 ncclResult_t devices(int* count) noexcept;
 ncclResult_t properties(int device, ncclNetProperties_v12_t* properties) noexcept;
 // most: devices that the ABI version can merge.

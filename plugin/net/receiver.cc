@@ -20,12 +20,10 @@ constexpr uint32_t kSendDepth = kSlots + 64;
 constexpr uint32_t kReceiveDepth = 2 * kMessages;
 constexpr uint32_t kAcknowledgements = 64;
 constexpr size_t kAcknowledgementBytes = 16;
-// While the sender has grants for this many receives, further ones wait for company: up to so many
-// share a message, and none waits longer than so many calls of NCCL's, as the next send may be for
-// the very tag that is held back.
+// While the sender has grants for this many receives, further ones wait until so many can share a
+// message.
 constexpr uint32_t kPlenty = 4;
 constexpr uint32_t kShared = 4;
-constexpr uint32_t kPatience = 16;
 
 }  // namespace
 
@@ -131,6 +129,8 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
   open_messages_ += messages;
   ++open_requests_;
   ++open_slots_;
+  same_tag_run_ = messages == 1 && tags[0] == last_tag_ ? same_tag_run_ + 1 : 0;
+  last_tag_ = messages == 1 ? tags[0] : last_tag_;
   slot.granted = false;
   ungranted_.push_back(index);
   push();
@@ -248,8 +248,7 @@ void Receiver::on_lost(const SendRecord& record) {
     return;
   }
   for (uint32_t i = 0; i < record.index; ++i) ungranted_.push_back(record.offset >> 8 * i & 0xff);
-  // All at once: NCCL may not call again before the sender has them.
-  held_back_ = kPatience;
+  lost_grants_ = true;
 }
 
 void Receiver::on_flushed(uint32_t index) {
@@ -259,14 +258,14 @@ void Receiver::on_flushed(uint32_t index) {
 void Receiver::push() {
   if (acknowledgement_due_ && send_acknowledgement()) acknowledgement_due_ = false;
   while (!ungranted_.empty()) {
-    const uint32_t waiting = static_cast<uint32_t>(ungranted_.size());
-    if (waiting < kShared && open_slots_ >= waiting + kPlenty && held_back_ < kPatience) {
-      ++held_back_;
-      return;
-    }
-    if (!send_grants()) return;
+    // Only if all open receives have one tag: otherwise the next send may be for the very tag that
+    // is held back, and the sends of the others may depend on it.
+    const auto waiting = static_cast<uint32_t>(ungranted_.size());
+    const bool may_wait = waiting < kShared && open_slots_ >= waiting + kPlenty &&
+                          same_tag_run_ >= open_slots_ && !lost_grants_;
+    if (may_wait || !send_grants()) return;
   }
-  held_back_ = 0;
+  lost_grants_ = false;
 }
 
 bool Receiver::send_grants() {

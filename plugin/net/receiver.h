@@ -77,7 +77,9 @@ class Receiver : public Connection {
   uint32_t open_messages_ = 0;
   uint32_t open_slots_ = 0;
   std::vector<uint32_t> ungranted_;  // slots whose grant has to travel (again), in order
-  uint32_t held_back_ = 0;           // how often push has left them for later
+  bool lost_grants_ = false;         // some of them: NCCL may not call again before they are sent
+  int last_tag_ = 0;
+  uint32_t same_tag_run_ = 0;  // latest receives of a single message with last_tag_
 
   // Encoded grants by slot, acknowledgements after them, then the byte that flushes read into.
   size_t control_bytes_ = 0;

@@ -30,8 +30,9 @@ Sender::Sender(Agreement agreement)
     head_bytes_ = agreement_.self.shared.head_bytes;
     gate_peer_ = agreement_.device->peers.join(who(agreement_.peer));
   }
-  lost_.reserve(size_t{kSendDepth} * kMaxLanes);
 }
+
+void Sender::start() { lost_.reserve(kSendDepth * lanes_.size()); }
 
 Sender::~Sender() {
   destroy_pairs();

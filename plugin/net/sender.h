@@ -15,6 +15,8 @@ class Sender : public Connection {
   explicit Sender(Agreement agreement);
   ~Sender() override;
 
+  void start() override;
+
   // *request stays null while there is no grant for `tag`, no free request, or the gate is closed.
   ncclResult_t isend(const void* data, uint64_t size, int tag, const Registration* registration,
                      Request** request);

@@ -1,6 +1,7 @@
 /* Cases about data: sizes, order, groups, tags, how much is outstanding. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -421,7 +422,7 @@ static void flush(void) {
 
 struct registering {
   struct channel* channel;
-  volatile int stop;
+  atomic_int stop;
 };
 
 static void* register_again_and_again(void* argument) {

@@ -8,7 +8,7 @@ figures() {  # KIND SIZE PLUGIN: the figure of one run
     --bench "$1" --sizes "$2" | sed -nE 's/.*"(MB\/s|us_median)": ([0-9.]+).*/\2/p'
 }
 for size in ${LATENCY_SIZES:-8 1024}; do
-  for ((round = 0; round < ${ROUNDS:-3}; round++)); do
+  for ((round = 0; round < ${ROUNDS:-5}; round++)); do
     pair ib_write_lat -x 1 -s "$size" -n 1000 -F >/dev/null && latency >>"$RESULTS/lat-$size-perftest"
     for plugin in $plugins; do
       figures latency "$size" "$plugin" >>"$RESULTS/lat-$size-$(basename "${plugin%:*}")"
@@ -16,7 +16,7 @@ for size in ${LATENCY_SIZES:-8 1024}; do
   done
 done
 for size in ${BANDWIDTH_SIZES:-65536 1048576}; do
-  for ((round = 0; round < ${ROUNDS:-3}; round++)); do
+  for ((round = 0; round < ${ROUNDS:-5}; round++)); do
     pair ib_write_bw -x 1 -s "$size" -n $((40000000 / size)) -F >/dev/null && bandwidth >>"$RESULTS/bw-$size-perftest"
     for plugin in $plugins; do
       figures bandwidth "$size" "$plugin" >>"$RESULTS/bw-$size-$(basename "${plugin%:*}")"

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -60,6 +62,20 @@ TEST(SettingsTest, WrongValuesAreErrorsThatNameTheirSource) {
             "TIDE_NET_PACING is \"on\"; allowed: one of off, head");
   EXPECT_NE(error_of({{"TIDE_NET_TIMEOUT", ""}}), "");
   EXPECT_NE(error_of({{"TIDE_NET_TIMEOUT", "16 "}}), "");
+}
+
+TEST(SettingsTest, TheManualListsEveryRow) {
+  std::ifstream file("doc/net_plugin.md");
+  const std::string manual{std::istreambuf_iterator<char>(file), {}};
+  for (const SettingRow& row : setting_table()) {
+    const std::string fallback =
+        row.fallback == nullptr ? "" : "`" + std::string(row.fallback) + "`";
+    const std::string standard = *row.standard == 0 ? "empty" : row.standard;
+    const std::string begin =
+        "| `" + std::string(row.name) + "` | " + fallback + " | " + standard + " | ";
+    EXPECT_NE(manual.find(begin), manual.npos) << begin;
+    EXPECT_NE(manual.find(" | " + std::string(row.meaning) + " |"), manual.npos) << row.name;
+  }
 }
 
 TEST(SettingsTest, UnknownNamesGetTheNearestOne) {
