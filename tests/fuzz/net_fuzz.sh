@@ -10,7 +10,7 @@ for target in net_wire net_messages; do
   found=$build/fuzz/$target
   mkdir -p "$found" "$corpus/$target"
   if [ "${1:-}" = merge ]; then
-    "$build/test/${target}_fuzz" -merge=1 "$corpus/$target" "$found"
+    "$build/test/${target}_fuzz" -set_cover_merge=1 "$corpus/$target" "$found"
     continue
   fi
   if "$build/test/${target}_fuzz" -max_total_time="$seconds" -timeout=10 -print_final_stats=1 \
