@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "include/tide/nearest.h"
 #include "shim/cli/commands.h"
-#include "shim/cli/nearest.h"
 
 int main(int argc, char** argv) {
   CLI::App tide("Tide: FSDP2 without layout copies", "tide");
@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   }
   if (argc > 1 && argv[1][0] != '-' && !std::count(commands.begin(), commands.end(), argv[1])) {
     std::cerr << "tide: there is no subcommand '" << argv[1] << "'; the nearest is '"
-              << tide::cli::nearest(argv[1], commands) << "'\n";
+              << tide::nearest(argv[1], commands) << "'\n";
     return tide::cli::kUsage;
   }
   try {

@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-#include "shim/cli/nearest.h"
+#include "include/tide/nearest.h"
 #include "tide/error.h"
 
 namespace tide::cli {

@@ -75,7 +75,12 @@ std::shared_ptr<device::Pending> reduce_scatter(std::shared_ptr<device::Team> te
   exchange.timeout = call.timeout;
   exchange.keep = std::move(call.keep);
   const device::Slot landing = exchange.landing;
-  return std::make_shared<Landing>(team, landing, team->start(std::move(exchange)));
+  try {
+    return std::make_shared<Landing>(team, landing, team->start(std::move(exchange)));
+  } catch (const std::exception&) {
+    team->release(landing);
+    throw;
+  }
 }
 
 }  // namespace tide::collective

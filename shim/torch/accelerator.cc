@@ -6,9 +6,9 @@
 #include "shim/device/host/team.h"
 
 #ifdef TIDE_WITH_CUDA
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "shim/device/cuda/driver.h"
 #include "shim/device/cuda/team.h"
 #endif
 
@@ -18,9 +18,21 @@ namespace tide::shim {
 
 bool carries(at::Device device) { return device.is_cpu() || device.is_cuda(); }
 
+namespace {
+
+CUstream current_stream(int ordinal) {
+  return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(ordinal)).stream();
+}
+
+}  // namespace
+
 bool capturing(at::Device device) {
-  return device.is_cuda() &&
-         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  if (!device.is_cuda()) return false;
+  // The default stream answers with an error while another stream captures.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult asked =
+      device::cuda::driver().cuStreamIsCapturing(current_stream(device.index()), &status);
+  return asked != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 namespace {
@@ -33,9 +45,7 @@ std::unique_ptr<device::Team> make_gpu_team(int ordinal, int rank, int size,
   options.timeout = timeout;
   options.names = std::move(names);
   options.ordinal = ordinal;
-  options.current_stream = [ordinal] {
-    return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(ordinal)).stream();
-  };
+  options.current_stream = [ordinal] { return current_stream(ordinal); };
   return device::make_cuda_team(rank, size, rendezvous, std::move(options));
 }
 
@@ -62,6 +72,12 @@ void use_on_current_stream(const at::Tensor& tensor) {
   if (tensor.device().is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard(tensor.device().type());
   tensor.record_stream(guard.getStream(tensor.device()));
+}
+
+void drain_current_stream(at::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.synchronizeStream(guard.getStream(device));
 }
 
 std::unique_ptr<device::Team> make_team(at::Device device, int rank, int size,

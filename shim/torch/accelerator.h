@@ -22,6 +22,9 @@ bool capturing(at::Device device);
 // when the tensor is dropped. Nothing for host memory.
 void use_on_current_stream(const at::Tensor& tensor);
 
+// Returns when the current stream of `device` has nothing left to do.
+void drain_current_stream(at::Device device);
+
 // The ranks of one node on `device`; device.h and the houses' team.h say what it throws.
 std::unique_ptr<device::Team> make_team(at::Device device, int rank, int size,
                                         device::Rendezvous& rendezvous,

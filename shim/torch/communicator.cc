@@ -23,12 +23,17 @@ using std::chrono::milliseconds;
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// Keys of one process group in its own store.
-class Board {
+// The keys through which the ranks of one process group meet, in the group's own store.
+class Keys {
  public:
-  Board(c10::intrusive_ptr<c10d::Store> store, const std::string& group, at::DeviceType device)
-      : store_(std::move(store)),
-        prefix_("tide/" + group + "/" + c10::DeviceTypeName(device, /*lower_case=*/true) + "/") {}
+  // Groups of one name may follow each other on one store; every rank makes equally many.
+  Keys(c10::intrusive_ptr<c10d::Store> store, const std::string& group, at::DeviceType device,
+       int rank)
+      : store_(std::move(store)) {
+    const std::string base =
+        "tide/" + group + "/" + c10::DeviceTypeName(device, /*lower_case=*/true) + "/";
+    prefix_ = base + std::to_string(store_->add(base + "made/" + std::to_string(rank), 1)) + "/";
+  }
 
   void post(const std::string& key, const std::string& text) {
     store_->set(prefix_ + key, bytes_of(text));
@@ -42,6 +47,25 @@ class Board {
       return std::nullopt;
     }
   }
+  // All of them, or nothing when one has not come within `patience`. Few requests: a store serves
+  // all ranks of a large job.
+  std::vector<std::string> read_all(const std::vector<std::string>& keys, milliseconds patience) {
+    std::vector<std::string> full;
+    for (const std::string& key : keys) full.push_back(prefix_ + key);
+    std::vector<std::string> texts;
+    try {
+      store_->wait(full, patience);
+      if (store_->hasExtendedApi()) {
+        for (const auto& value : store_->multiGet(full)) texts.push_back(text_of(value));
+      } else {
+        for (const std::string& key : full) texts.push_back(text_of(store_->get(key)));
+      }
+    } catch (const std::exception&) {
+      texts.clear();
+    }
+    return texts;
+  }
+  bool has(const std::string& key) { return store_->check({prefix_ + key}); }
   // The first text ever posted under `key` wins; every caller gets that one.
   std::string settle(const std::string& key, const std::string& text) {
     const std::string winner = text_of(store_->compareSet(prefix_ + key, {}, bytes_of(text)));
@@ -55,65 +79,65 @@ class Board {
 
 constexpr const char* kGo = "go";
 
-// All ranks' texts for one step, or the reason why not; the same answer on all ranks. `settled`
-// names the step; rank 0 decides, and if rank 0 stays away the first who runs out of patience does.
-struct Gathered {
-  std::vector<std::string> texts;
+// All ranks' texts for one step, or the reason why not; the same answer on all ranks. Rank 0
+// settles it; if rank 0 stays away, the first who runs out of patience does.
+struct Meeting {
+  std::vector<std::string> texts;  // by rank
   std::string failure;
 };
-Gathered gather_texts(Board& board, const std::string& step, int rank, int size,
-                      const std::string& mine, milliseconds patience) {
-  board.post(step + "/" + std::to_string(rank), mine);
-  Gathered all;
+Meeting meet(Keys& keys, const std::string& step, int rank, int size, const std::string& mine,
+             milliseconds patience) {
+  std::vector<std::string> names;
+  for (int r = 0; r < size; ++r) names.push_back(step + "/" + std::to_string(r));
+  keys.post(names[rank], mine);
+  Meeting meeting;
+  meeting.texts = keys.read_all(names, patience);
   std::string verdict = kGo;
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  for (int r = 0; r < size; ++r) {
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    const auto text = board.read(step + "/" + std::to_string(r), std::max(left, milliseconds(1)));
-    if (!text) {
-      verdict = "rank " + std::to_string(r) + " of the group did not announce Tide within " +
-                std::to_string(patience.count() / 1000) +
-                " s; is LD_PRELOAD=libtide-shim.so set for it, with the same TIDE_ variables?";
-      break;
-    }
-    all.texts.push_back(*text);
+  if (meeting.texts.empty()) {
+    int absent = 0;
+    while (absent < size - 1 && keys.has(names[absent])) ++absent;
+    verdict = "rank " + std::to_string(absent) + " of the group did not announce Tide within " +
+              std::to_string(patience.count() / 1000) +
+              " s; is LD_PRELOAD=libtide-shim.so set for it, with the same TIDE_ variables?";
   }
   if (rank == 0 || verdict != kGo) {
-    verdict = board.settle(step + "/verdict", verdict);
+    verdict = keys.settle(step + "/verdict", verdict);
   } else {
     // Rank 0 has at most `patience` left; a little more for the way.
-    const auto settled = board.read(step + "/verdict", patience + milliseconds(5000));
+    const auto settled = keys.read(step + "/verdict", patience + milliseconds(5000));
     verdict =
-        settled ? *settled : board.settle(step + "/verdict", "rank 0 of the group did not decide");
+        settled ? *settled : keys.settle(step + "/verdict", "rank 0 of the group did not decide");
   }
-  if (verdict != kGo) all.failure = verdict;
-  return all;
+  if (verdict != kGo) {
+    meeting.failure = verdict;
+  } else if (meeting.texts.empty()) {
+    // Rank 0 saw all of them in time, so they are there.
+    meeting.texts = keys.read_all(names, patience);
+    if (meeting.texts.empty())
+      throw Error("the process group's store does not answer", "look at the rank that hosts it");
+  }
+  return meeting;
 }
 
-// Hands the team's bootstrap texts over the store; keys carry the team's first rank.
+// Hands the bootstrap texts of a team over the store.
 class StoreRendezvous : public device::Rendezvous {
  public:
-  StoreRendezvous(Board& board, const std::vector<int>& team, int rank, milliseconds patience)
-      : board_(board), team_(team), rank_(rank), patience_(patience) {}
+  StoreRendezvous(Keys& keys, int rank, int size, milliseconds patience)
+      : keys_(keys), rank_(rank), size_(size), patience_(patience) {}
   std::vector<std::string> exchange(const std::string& mine) override {
     const std::string step = "team/" + std::to_string(round_++) + "/";
-    board_.post(step + std::to_string(rank_), mine);
-    std::vector<std::string> texts;
-    for (int r : team_) {
-      const auto text = board_.read(step + std::to_string(r), patience_);
-      if (!text)
-        throw Error("rank " + std::to_string(r) + " of the group stayed away while the ranks of " +
-                    "this node met");
-      texts.push_back(*text);
-    }
+    std::vector<std::string> names;
+    for (int r = 0; r < size_; ++r) names.push_back(step + std::to_string(r));
+    keys_.post(names[rank_], mine);
+    std::vector<std::string> texts = keys_.read_all(names, patience_);
+    if (texts.empty()) throw Error("a rank of the group stayed away while the ranks met");
     return texts;
   }
 
  private:
-  Board& board_;
-  const std::vector<int>& team_;
+  Keys& keys_;
   int rank_;
+  int size_;
   milliseconds patience_;
   int round_ = 0;
 };
@@ -151,16 +175,17 @@ std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, at::D
   if (size < 2) return stay_stock("world size 1");
   const auto store = group.getStore();
   if (!store) return stay_stock("the process group has no store to meet through");
-  Board board(store, group.getGroupName(), device.type());
+  Keys keys(store, group.getGroupName(), device.type(), rank);
 
   const int global = global_rank();
+  if (global >= 0) set_log(config.log, global);  // RANK may be unset, or set after torch came
   const collective::Member me{.global_rank = global,
                               .node = node_identity(config, global),
                               .version = TIDE_VERSION,
                               .torch = TORCH_VERSION,
                               .settings = config.shared_settings()};
-  const Gathered met =
-      gather_texts(board, "member", rank, size, collective::serialize(me), config.join_timeout);
+  const Meeting met =
+      meet(keys, "member", rank, size, collective::serialize(me), config.join_timeout);
   if (!met.failure.empty()) return stay_stock(met.failure);
   std::vector<collective::Member> members;
   try {
@@ -170,26 +195,19 @@ std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, at::D
   }
   made->decision = collective::decide(members, rank);
   if (made->decision.tier != collective::Tier::kLayout) return made;
-  if (config.all_gather == GatherChoice::kCoalesced) {
-    made->decision.tier = collective::Tier::kCoalesced;
-    made->decision.reason = "TIDE_ALL_GATHER=coalesced";
-    return made;
-  }
-
   // The ranks of this node map each other's memory. Whether that worked is settled together: a
   // tier that only some ranks have would hang.
   std::string outcome = "ok";
   try {
-    StoreRendezvous rendezvous(board, made->decision.team, rank, config.join_timeout);
+    StoreRendezvous rendezvous(keys, rank, size, config.join_timeout);
     std::vector<std::string> names;
-    for (int r : made->decision.team)
-      names.push_back("rank " + std::to_string(members[r].global_rank));
+    for (const collective::Member& member : members)
+      names.push_back("rank " + std::to_string(member.global_rank));
     made->team = make_team(device, rank, size, rendezvous, made->timeout, std::move(names));
   } catch (const std::exception& error) {
     outcome = std::string("the ranks of one node cannot share memory: ") + error.what();
   }
-  const Gathered outcomes =
-      gather_texts(board, "outcome", rank, size, outcome, config.join_timeout);
+  const Meeting outcomes = meet(keys, "outcome", rank, size, outcome, config.join_timeout);
   for (const std::string& text : outcomes.texts)
     if (outcome == "ok" && text != "ok") outcome = text;
   if (!outcomes.failure.empty()) outcome = outcomes.failure;
@@ -202,13 +220,15 @@ std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, at::D
 }
 
 struct Registry {
-  // The weak reference keeps the address from being given to another group.
   struct Entry {
+    // The weak reference keeps the address from being given to another group.
     c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
+    std::once_flag met;
     std::shared_ptr<Communicator> communicator;
+    explicit Entry(const c10::intrusive_ptr<c10d::ProcessGroup>& of) : group(of) {}
   };
-  std::mutex mutex;
-  std::map<std::pair<c10d::ProcessGroup*, at::DeviceType>, Entry> entries;
+  std::mutex mutex;  // not held while ranks meet or a team ends
+  std::map<std::pair<c10d::ProcessGroup*, at::DeviceType>, std::shared_ptr<Entry>> entries;
   Topology topology;
   std::vector<std::weak_ptr<device::Team>> teams;
 };
@@ -223,26 +243,40 @@ Registry& registry() {
 std::shared_ptr<Communicator> communicator_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                               at::Device device, const Config& config) {
   Registry& all = registry();
-  std::lock_guard lock(all.mutex);
-  std::erase_if(all.entries, [](const auto& entry) { return entry.second.group.expired(); });
-  const std::pair key(group.get(), device.type());
-  const auto found = all.entries.find(key);
-  if (found != all.entries.end()) return found->second.communicator;
+  std::shared_ptr<Registry::Entry> entry;
+  std::vector<std::shared_ptr<Registry::Entry>> ended;  // destroyed last, without the mutex
+  {
+    std::lock_guard lock(all.mutex);
+    for (auto it = all.entries.begin(); it != all.entries.end();) {
+      const bool gone = it->second->group.expired();
+      if (gone) ended.push_back(std::move(it->second));
+      it = gone ? all.entries.erase(it) : std::next(it);
+    }
+    std::shared_ptr<Registry::Entry>& known = all.entries[{group.get(), device.type()}];
+    if (!known) known = std::make_shared<Registry::Entry>(group);
+    entry = known;
+  }
+  std::call_once(entry->met, [&] {
+    entry->communicator = make_communicator(*group, device, config);
+    const collective::Decision& decision = entry->communicator->decision;
+    log_once(decision.tier == collective::Tier::kLayout ? LogLevel::kInfo : LogLevel::kWarn,
+             "process group " + group->getGroupName() + " of " + std::to_string(group->getSize()) +
+                 " ranks: " + name(decision.tier) +
+                 (decision.reason.empty() ? "" : ", " + decision.reason));
+    std::lock_guard lock(all.mutex);
+    all.topology.world_size = std::max(all.topology.world_size, group->getSize());
+    all.topology.nodes = std::max(all.topology.nodes, decision.nodes);
+    all.topology.local_ranks =
+        std::max(all.topology.local_ranks, static_cast<int>(decision.team.size()));
+    if (entry->communicator->team) all.teams.push_back(entry->communicator->team);
+  });
+  return entry->communicator;
+}
 
-  auto made = make_communicator(*group, device, config);
-  const collective::Decision& decision = made->decision;
-  log_once(decision.tier == collective::Tier::kLayout ? LogLevel::kInfo : LogLevel::kWarn,
-           "process group " + group->getGroupName() + " of " + std::to_string(group->getSize()) +
-               " ranks: " + name(decision.tier) +
-               (decision.reason.empty() ? "" : ", " + decision.reason));
-  all.entries.emplace(key,
-                      Registry::Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), made});
-  all.topology.world_size = std::max(all.topology.world_size, group->getSize());
-  all.topology.nodes = std::max(all.topology.nodes, decision.nodes);
-  all.topology.local_ranks =
-      std::max(all.topology.local_ranks, static_cast<int>(decision.team.size()));
-  if (made->team) all.teams.push_back(made->team);
-  return made;
+bool communicates() {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  return !all.entries.empty();
 }
 
 device::TeamStats team_stats() {

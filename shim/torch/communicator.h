@@ -24,6 +24,9 @@ struct Communicator {
 std::shared_ptr<Communicator> communicator_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                               at::Device device, const Config& config);
 
+// Whether this process has met others: a child forked from it must stay out.
+bool communicates();
+
 // Sums over all teams of this process.
 device::TeamStats team_stats();
 // The largest process group seen, in ranks and nodes, and the largest team, for the report.

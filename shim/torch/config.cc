@@ -4,7 +4,8 @@
 #include <charconv>
 #include <functional>
 #include <map>
-#include <numeric>
+
+#include "include/tide/nearest.h"
 
 namespace tide::shim {
 namespace {
@@ -98,29 +99,10 @@ const std::vector<Entry>& table() {
   return entries;
 }
 
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
-std::string nearest(const std::string& name) {
-  const auto& entries = table();
-  return std::min_element(entries.begin(), entries.end(),
-                          [&](const Entry& x, const Entry& y) {
-                            return edit_distance(name, x.variable.name) <
-                                   edit_distance(name, y.variable.name);
-                          })
-      ->variable.name;
+std::vector<std::string> names() {
+  std::vector<std::string> all;
+  for (const Entry& entry : table()) all.emplace_back(entry.variable.name);
+  return all;
 }
 
 }  // namespace
@@ -156,7 +138,7 @@ ConfigResult read_config(const std::vector<std::string>& environment) {
                                     [&](const Entry& e) { return name == e.variable.name; });
     if (entry == table().end()) {
       result.warnings.push_back(name + " is not a variable of Tide; the nearest is " +
-                                nearest(name));
+                                std::string(nearest(name, names())));
     } else if (!entry->read(value, result.config) && result.error.empty()) {
       result.error = name + "=" + value + " is not allowed: it takes " + entry->variable.values;
     }

@@ -48,9 +48,9 @@ Gather::~Gather() {
 
 c10::intrusive_ptr<c10d::Work> Gather::start(
     const c10::intrusive_ptr<c10d::ProcessGroup>& process_group, const Communicator& communicator,
-    std::chrono::milliseconds timeout, const at::Tensor& output) {
+    collective::Tier tier, std::chrono::milliseconds timeout) {
   const layout::GatherLayout& layout = plan_->layout;
-  if (communicator.decision.tier == collective::Tier::kLayout) {
+  if (tier == collective::Tier::kLayout) {
     auto lease = std::make_shared<Lease>(communicator.team, layout.slot);
     landing_ = lease->slot.data;
     std::vector<const void*> shards;
@@ -64,8 +64,9 @@ c10::intrusive_ptr<c10d::Work> Gather::start(
                                 .timeout = timeout,
                                 .keep = std::make_shared<std::vector<at::Tensor>>(inputs_)});
     lease_ = std::move(lease);
+    // Not FSDP2's output: it holds this, which holds the work.
     work_ = c10::make_intrusive<TideWork>(rank_, c10d::OpType::_ALLGATHER_BASE, std::move(pending),
-                                          std::vector<at::Tensor>{output});
+                                          std::vector<at::Tensor>{});
     inputs_.clear();
     return work_;
   }
@@ -82,6 +83,7 @@ c10::intrusive_ptr<c10d::Work> Gather::start(
     if (layout.pieces[p].shard == 0) continue;
     const int64_t offset = reinterpret_cast<uintptr_t>(part(p)) - start;
     const int64_t bytes = layout.pieces[p].shard * layout.world;
+    use_on_current_stream(inputs_[p]);
     outputs.push_back(coalesced_.narrow(0, offset, bytes).view(plan_->shape.dtype));
     inputs.push_back(inputs_[p]);
   }
@@ -129,6 +131,7 @@ void Gather::materialize(const std::shared_ptr<Gather>& gather, const at::Tensor
             .copy_(bytes_at(gather->part(p) + r * bytes, bytes, plan.shape.device));
       }
     } else {
+      use_on_current_stream(gather->inputs_[p]);
       flat.narrow(0, plan.layout.rank_major(gather->rank_, p), bytes)
           .copy_(gather->inputs_[p].view(at::kByte));
     }

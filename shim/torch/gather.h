@@ -27,11 +27,10 @@ class Gather : public Stripped {
   const std::shared_ptr<GatherPlan>& plan() const { return plan_; }
   bool started() const { return work_ != nullptr; }
 
-  // Starts the collective on the tier that the ranks agreed on, kLayout or kCoalesced. `output` is
-  // FSDP2's all-gather output, without memory.
+  // Starts the collective on a tier that the ranks have agreed on, kLayout or kCoalesced.
   c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group,
-                                       const Communicator& communicator,
-                                       std::chrono::milliseconds timeout, const at::Tensor& output);
+                                       const Communicator& communicator, collective::Tier tier,
+                                       std::chrono::milliseconds timeout);
 
   // True when `outs` are what FSDP2 hands to its copy-out: one storage per parameter, whole.
   static bool fits(const GatherPlan& plan, const std::vector<at::Tensor>& outs);

@@ -45,6 +45,14 @@ std::shared_ptr<GatherPlan> plan_of(Group& group, const Caller& caller, const Ga
   return plan;
 }
 
+// The ranks' decision, but no better than TIDE_ALL_GATHER allows.
+collective::Tier tier_of(const Communicator& communicator) {
+  const collective::Tier agreed = communicator.decision.tier;
+  const bool lower =
+      agreed == collective::Tier::kLayout && config().all_gather == GatherChoice::kCoalesced;
+  return lower ? collective::Tier::kCoalesced : agreed;
+}
+
 bool is_whole(const at::Tensor& buffer) {
   return buffer.is_contiguous() && buffer.storage_offset() == 0 &&
          buffer.storage().nbytes() == buffer.nbytes();
@@ -68,6 +76,9 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const at::Tensor output = arguments[1].toTensor();
   const int64_t numel = arguments[3].toInt();
   const int64_t rank = arguments[4].toInt();
+  if (!carries(output.device()))
+    log_once(LogLevel::kWarn, "parameters on " + output.device().str() +
+                                  " stay stock: this libtide-torch was built without it");
   if (numel == 0 || !plain(output) || !all_plain(inputs) || capturing(output.device()))
     return stock(op, keys, stack);
 
@@ -96,7 +107,7 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
   if (!gather) {
     if (config().mode == Mode::kObserve) note_gathered(inputs);
-    const Timed timed(config(), Phase::kCopyIn, numel * output.element_size());
+    const Timed timed(config(), Phase::kCopyIn, numel * output.element_size(), output.device());
     return stock(op, keys, stack);
   }
   strip(*output.storage().unsafeGetStorageImpl(), gather,
@@ -120,8 +131,10 @@ void all_gather_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
       Gather::materialize(gather, output);
       return stock(op, keys, stack);
     }
-    auto work = gather->start(group, *communicator,
-                              deadline_of(*communicator, arguments[4].toInt()), output);
+    auto work = started([&] {
+      return gather->start(group, *communicator, tier_of(*communicator),
+                           deadline_of(*communicator, arguments[4].toInt()));
+    });
     torch::jit::drop(*stack, kArguments);
     torch::jit::push(*stack, output, c10::IValue(std::move(work)));
     return;
@@ -136,12 +149,14 @@ void all_gather_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
     if (communicator->decision.tier == collective::Tier::kStock) {
       refuse(*recording->group, *recording->gather, communicator->decision.reason);
     } else {
-      recording->group->tier = name(communicator->decision.tier);
-      recording->group->reason = communicator->decision.reason;
+      const collective::Tier tier = tier_of(*communicator);
+      recording->group->tier = name(tier);
+      recording->group->reason = tier == communicator->decision.tier ? communicator->decision.reason
+                                                                     : "TIDE_ALL_GATHER=coalesced";
     }
   }
   recording->communicated = true;
-  const Timed timed(config(), Phase::kAllGather, output.nbytes());
+  const Timed timed(config(), Phase::kAllGather, output.nbytes(), output.device());
   stock(op, keys, stack);
   if (config().mode == Mode::kObserve && !asynchronous) wait_for(stack->back());
 }
@@ -195,7 +210,7 @@ void all_gather_copy_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     }
   }
   forget(gathered);
-  const Timed timed(config(), Phase::kCopyOut, gathered.nbytes());
+  const Timed timed(config(), Phase::kCopyOut, gathered.nbytes(), gathered.device());
   stock(op, keys, stack);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "include/tide/error.h"
 #include "shim/torch/accelerator.h"
 #include "shim/torch/observe.h"
 
@@ -18,6 +19,7 @@ Config& stored_config() {
 }
 
 std::atomic<bool> in_forked_child{false};
+std::atomic<bool> parent_communicates{false};
 
 std::string& refusal() {
   static auto& text = *new std::string;
@@ -37,7 +39,9 @@ torch::Library& library(const char* name) {
 
 void register_hooks(const Config& given) {
   stored_config() = given;
-  pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
+  // Asked before the fork: the child must not take a lock that another thread held.
+  pthread_atfork([] { parent_communicates = communicates(); }, nullptr,
+                 [] { in_forked_child = in_forked_child || parent_communicates; });
 
   // FSDP2 defines its operators later, from Python: implementing them before is legal.
   torch::Library& fsdp = library("fsdp");
@@ -80,6 +84,15 @@ bool all_plain(const std::vector<at::Tensor>& tensors) {
 std::chrono::milliseconds deadline_of(const Communicator& communicator, int64_t milliseconds) {
   if (config().timeout) return *config().timeout;
   return milliseconds > 0 ? std::chrono::milliseconds(milliseconds) : communicator.timeout;
+}
+
+c10::intrusive_ptr<c10d::Work> started(
+    const std::function<c10::intrusive_ptr<c10d::Work>()>& start) {
+  try {
+    return start();
+  } catch (const Error& error) {
+    TORCH_CHECK_WITH(DistBackendError, false, error.what());
+  }
 }
 
 void wait_for(const c10::IValue& work) {

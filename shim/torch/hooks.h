@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 #include "shim/torch/communicator.h"
@@ -27,7 +28,8 @@ using Stack = torch::jit::Stack;
 // Runs what would have run without Tide.
 void stock(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
 
-// True in a forked child: it has no team threads and must leave its parent's slots alone.
+// True in a child forked from a rank that had met others: it has no team threads and must leave its
+// parent's slots alone.
 bool forked();
 
 // A tensor whose bytes Tide may move: dense, with memory, on a device that has a house.
@@ -36,6 +38,10 @@ bool all_plain(const std::vector<at::Tensor>& tensors);
 
 // From TIDE_TIMEOUT, else from the call (milliseconds, not positive: none), else the group's.
 std::chrono::milliseconds deadline_of(const Communicator& communicator, int64_t milliseconds);
+
+// Runs `start` and turns tide::Error into the error that c10d's own backends throw.
+c10::intrusive_ptr<c10d::Work> started(
+    const std::function<c10::intrusive_ptr<c10d::Work>()>& start);
 
 // Waits for the Work that a stock collective returned, as FSDP2 does right after, so that its time
 // can be measured. Null works are complete.

@@ -39,7 +39,12 @@ extern "C" __attribute__((visibility("default"))) int tide_torch_init(const char
     return 1;
   }
   if (read.config.mode == Mode::kOff) return 1;
-  register_hooks(read.config);
+  try {
+    register_hooks(read.config);
+  } catch (const std::exception& error) {
+    log_once(LogLevel::kError, std::string("training goes on without Tide: ") + error.what());
+    return 1;
+  }
   report_at_exit(read.config, runtime_version);
   log_once(LogLevel::kInfo, std::string("version ") + TIDE_VERSION + ", torch " + runtime_version);
   return 0;

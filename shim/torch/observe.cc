@@ -3,6 +3,8 @@
 #include <mutex>
 #include <optional>
 
+#include "shim/torch/accelerator.h"
+
 namespace tide::shim {
 namespace {
 
@@ -26,11 +28,16 @@ State& state() {
 
 }  // namespace
 
-Timed::Timed(const Config& config, Phase phase, uint64_t bytes)
-    : on_(config.mode == Mode::kObserve), phase_(phase), bytes_(bytes), begin_(Clock::now()) {}
+Timed::Timed(const Config& config, Phase phase, uint64_t bytes, at::Device device)
+    : on_(config.mode == Mode::kObserve), phase_(phase), bytes_(bytes), device_(device) {
+  if (on_) drain_current_stream(device_);
+  begin_ = Clock::now();
+}
 
 Timed::~Timed() {
-  if (on_) add_cost(phase_, bytes_, seconds_since(begin_));
+  if (!on_) return;
+  drain_current_stream(device_);
+  add_cost(phase_, bytes_, seconds_since(begin_));
 }
 
 void add_cost(Phase phase, uint64_t bytes, double seconds) {

@@ -24,10 +24,11 @@ struct PhaseCost {
 
 void add_cost(Phase phase, uint64_t bytes, double seconds);
 
-// Adds the time from its construction to its destruction; nothing unless observing.
+// Adds the time from its construction to its destruction; nothing unless observing. On a GPU the
+// current stream is drained before and after, so that the time is the phase's own.
 class Timed {
  public:
-  Timed(const Config& config, Phase phase, uint64_t bytes);
+  Timed(const Config& config, Phase phase, uint64_t bytes, at::Device device);
   ~Timed();
   Timed(const Timed&) = delete;
   Timed& operator=(const Timed&) = delete;
@@ -36,6 +37,7 @@ class Timed {
   bool on_;
   Phase phase_;
   uint64_t bytes_;
+  at::Device device_;
   std::chrono::steady_clock::time_point begin_;
 };
 

@@ -3,6 +3,7 @@
 // Hooked only in TIDE_SHIM=observe.
 #include <torch/library.h>
 
+#include "shim/torch/accelerator.h"
 #include "shim/torch/hooks.h"
 #include "shim/torch/observe.h"
 
@@ -40,10 +41,9 @@ void copy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack)
   const at::Tensor source = (*stack)[stack->size() - 2].toTensor();
   if (last_reduced == nullptr || storage_of(source) != last_reduced) return stock(op, keys, stack);
   last_reduced = nullptr;
-  const auto begin = std::chrono::steady_clock::now();
+  const Timed timed(config(), Phase::kCast, (*stack)[stack->size() - 3].toTensor().nbytes(),
+                    source.device());
   stock(op, keys, stack);
-  add_cost(Phase::kCast, stack->back().toTensor().nbytes(),
-           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/ops/_chunk_cat.h>
 
 #include "shim/collective/reduce_scatter.h"
+#include "shim/torch/accelerator.h"
 #include "shim/torch/storage.h"
 #include "shim/torch/work.h"
 
@@ -26,7 +27,11 @@ device::DType dtype_of(at::ScalarType type) {
 
 Pack::Pack(std::shared_ptr<Group> group, std::shared_ptr<ReducePlan> plan,
            std::vector<at::Tensor> gradients)
-    : group_(std::move(group)), plan_(std::move(plan)), gradients_(std::move(gradients)) {}
+    : group_(std::move(group)), plan_(std::move(plan)), gradients_(std::move(gradients)) {
+  // A gradient that autograd left in another order is put in order here, on the stream that made
+  // it, by this rank alone: going stock would need all ranks to agree.
+  for (at::Tensor& gradient : gradients_) gradient = gradient.contiguous();
+}
 
 c10::intrusive_ptr<c10d::Work> Pack::start(const Communicator& communicator, int rank, float factor,
                                            std::chrono::milliseconds timeout,
@@ -36,12 +41,7 @@ c10::intrusive_ptr<c10d::Work> Pack::start(const Communicator& communicator, int
   // with it, after the compute stream has waited for the reduce-scatter: then they may be reused.
   if (!plan_->shape.device.is_cpu()) held_ = gradients;
   std::vector<const void*> addresses;
-  // A gradient that autograd left in another order is put in order here, by this rank alone: going
-  // stock would need all ranks to agree.
-  for (at::Tensor& gradient : *gradients) {
-    gradient = gradient.contiguous();
-    addresses.push_back(gradient.const_data_ptr());
-  }
+  for (const at::Tensor& gradient : *gradients) addresses.push_back(gradient.const_data_ptr());
   auto pending = collective::reduce_scatter(
       communicator.team, plan_->layout,
       {.gradients = addresses,
@@ -57,6 +57,7 @@ c10::intrusive_ptr<c10d::Work> Pack::start(const Communicator& communicator, int
 void Pack::materialize(const std::shared_ptr<Pack>& pack, const at::Tensor& packed) {
   const at::NoGradGuard no_grad;
   restore(*packed.storage().unsafeGetStorageImpl());
+  for (const at::Tensor& gradient : pack->gradients_) use_on_current_stream(gradient);
   at::Tensor rows = packed.view({pack->plan_->shape.world, -1});
   at::_chunk_cat_out(rows, pack->gradients_, 0, pack->plan_->shape.world);
 }

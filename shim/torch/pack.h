@@ -27,6 +27,8 @@ class Pack : public Stripped {
   c10::intrusive_ptr<c10d::Work> start(const Communicator& communicator, int rank, float factor,
                                        std::chrono::milliseconds timeout, const at::Tensor& output);
 
+  bool started() const { return gradients_.empty(); }
+
   // Gives FSDP2's pack the memory and the contents that stock would have.
   static void materialize(const std::shared_ptr<Pack>& pack, const at::Tensor& packed);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "include/tide/error.h"
+#include "shim/torch/log.h"
 
 namespace tide::shim {
 namespace {
@@ -176,8 +177,7 @@ std::vector<Ref> items_of(const Ref& list) {
   const intptr_t size = python().PyList_Size(list.get());
   if (size <= 0) {
     python().PyErr_Clear();
-    throw Error("FSDP2's fsdp_params is not a list of parameters in this torch",
-                "TIDE_SHIM=off trains without Tide");
+    throw Error("FSDP2's fsdp_params is not a list of parameters in this torch");
   }
   std::vector<Ref> items;
   for (intptr_t i = 0; i < size; ++i) {
@@ -206,8 +206,7 @@ GroupFacts facts_of(const std::vector<Ref>& parameters) {
     const Ref offload = attribute(parameter, "offload_to_cpu");
     const Ref trainable = attribute(attribute(parameter, "sharded_param"), "requires_grad");
     if (!offload || !trainable)
-      throw Error("FSDP2's FSDPParam has no offload_to_cpu or no sharded_param in this torch",
-                  "TIDE_SHIM=off trains without Tide");
+      throw Error("FSDP2's FSDPParam has no offload_to_cpu or no sharded_param in this torch");
     facts.offloaded |= python().PyObject_IsTrue(offload.get()) == 1;
     facts.trainable += python().PyObject_IsTrue(trainable.get()) == 1;
     names.push_back(text_of(attribute(parameter, "_param_fqn")));
@@ -218,7 +217,7 @@ GroupFacts facts_of(const std::vector<Ref>& parameters) {
 
 }  // namespace
 
-Caller find_caller(FsdpFunction function) {
+Caller find_caller(FsdpFunction function) try {
   if (!available()) return {};
   const Gil gil;
   const bool gathers = function == FsdpFunction::kAllGather;
@@ -252,6 +251,9 @@ Caller find_caller(FsdpFunction function) {
     }
     return caller;
   }
+  return {};
+} catch (const Error& error) {
+  log_once(LogLevel::kWarn, std::string("training goes on stock: ") + error.what());
   return {};
 }
 

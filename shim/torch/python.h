@@ -24,15 +24,15 @@ struct Caller {
 };
 
 // The FSDP2 function up the Python stack of this thread, and the group it works for. Takes the GIL;
-// the hooks run without it. Throws tide::Error when FSDP2's objects look otherwise than Tide knows
-// them.
+// the hooks run without it. Where FSDP2's objects look otherwise than Tide knows them: no caller,
+// and a line in the log.
 Caller find_caller(FsdpFunction function);
 
 // torch.distributed.get_rank(), or -1 when it is not initialised.
 int global_rank();
 
-// Raises RuntimeError(text) in the main thread as soon as torch is imported; nothing where this process has
-// no Python to raise it in.
+// Raises RuntimeError(text) in the main thread as soon as torch is imported; nothing where this
+// process has no Python to raise it in.
 void raise_in_main_thread(const std::string& text);
 
 }  // namespace tide::shim

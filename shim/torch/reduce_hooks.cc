@@ -119,7 +119,7 @@ void gradient_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     count_step(group->index);
   }
   if (!pack) {
-    const Timed timed(config(), Phase::kGradientPack, packed.nbytes());
+    const Timed timed(config(), Phase::kGradientPack, packed.nbytes(), packed.device());
     return stock(op, keys, stack);
   }
   strip(*packed.storage().unsafeGetStorageImpl(), pack,
@@ -142,6 +142,8 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     const auto communicator = communicator_of(group, packed.device(), config());
     const ReduceShape& shape = pack->plan()->shape;
     const std::optional<float> factor = factor_of(*reduce_op, shape.world);
+    TORCH_CHECK(!pack->started(), "tide: the gradient pack of ", pack->group()->label,
+                " was reduced before; its gradients are gone");
     const bool fits = communicator->decision.tier == collective::Tier::kLayout && factor &&
                       plain(output) && output.is_contiguous() &&
                       output.scalar_type() == shape.out &&
@@ -155,8 +157,10 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       Pack::materialize(pack, packed);
       return stock(op, keys, stack);
     }
-    auto work = pack->start(*communicator, group->getRank(), *factor,
-                            deadline_of(*communicator, arguments[5].toInt()), output);
+    auto work = started([&] {
+      return pack->start(*communicator, group->getRank(), *factor,
+                         deadline_of(*communicator, arguments[5].toInt()), output);
+    });
     torch::jit::drop(*stack, kArguments);
     torch::jit::push(*stack, output, c10::IValue(std::move(work)));
     return;
@@ -188,7 +192,7 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   }
   forget(packed);
   if (config().mode == Mode::kObserve) note_reduced(output);
-  const Timed timed(config(), Phase::kReduceScatter, output.nbytes());
+  const Timed timed(config(), Phase::kReduceScatter, output.nbytes(), packed.device());
   stock(op, keys, stack);
   if (config().mode == Mode::kObserve && !asynchronous) wait_for(stack->back());
 }

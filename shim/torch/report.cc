@@ -75,14 +75,9 @@ nlohmann::json observed_json(const Observed& seen) {
   return json;
 }
 
-int rank_of_process() {
-  // The interpreter may be gone at exit: the rank was noted when the first group was made.
-  return log_rank();
-}
-
 std::string with_rank(std::string path) {
   for (size_t at = path.find("%r"); at != std::string::npos; at = path.find("%r"))
-    path.replace(at, 2, std::to_string(rank_of_process()));
+    path.replace(at, 2, std::to_string(log_rank()));
   return path;
 }
 
@@ -106,7 +101,7 @@ std::string megabytes(uint64_t bytes) {
 }
 
 void print_summary(const Subject& about, const Counters& totals, size_t by_layout, size_t all) {
-  if (rank_of_process() != 0 || all == 0 || about.config.mode == Mode::kOff) return;
+  if (log_rank() != 0 || all == 0 || about.config.mode == Mode::kOff) return;
   std::fprintf(stderr,
                "tide: %zu of %zu groups by layout; %s of layout copies avoided on this rank, %s "
                "made\n",
@@ -143,7 +138,7 @@ void at_exit() {
   nlohmann::json json{{"version", TIDE_VERSION},
                       {"torch", about.torch_version},
                       {"mode", mode_name(about.config.mode)},
-                      {"rank", rank_of_process()},
+                      {"rank", log_rank()},
                       {"world_size", nodes.world_size},
                       {"nodes", nodes.nodes},
                       {"local_ranks", nodes.local_ranks},

@@ -295,7 +295,7 @@ def resharded_to_two(job):
 
 @case()
 def hsdp(job):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(job.device, (2, 2), mesh_dim_names=("replicate", "shard"))
     model = job.shard(Net(width=10), mesh=mesh)
     job.train(model)
     job.finish(model)
@@ -409,7 +409,7 @@ def accumulation_of_shards(job):  # every micro-batch reduces and adds to the sh
 
 @case()
 def hsdp_accumulation(job):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(job.device, (2, 2), mesh_dim_names=("replicate", "shard"))
     model = job.shard(Net(), mesh=mesh)
     optimizer = job.sgd(model)
     for step in range(STEPS):

@@ -5,6 +5,7 @@ and the hash of every final shard, which the runner compares between runs.
 """
 import functools
 import hashlib
+import os
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.tensor import DTensor
 
+DEVICE = os.environ.get("DEVICE", "cpu")  # or cuda: what parameters and batches live on
 STEPS = 8
 LONG = range(20)  # steps after which fp32 losses may differ by 1e-6
 BF16_SUM32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)  # bf16 or fp16 in, fp32 sums
@@ -80,7 +82,8 @@ class Job:
     def __init__(self, task):
         self.task = task
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.mesh = init_device_mesh("cpu", (self.world,))
+        self.device = DEVICE
+        self.mesh = init_device_mesh(DEVICE, (self.world,))
         self.losses, self.shards, self.notes = [], {}, {}
         torch.manual_seed(1234)  # the same weights on every rank and in every run
 
@@ -94,7 +97,7 @@ class Job:
     def batch(self, step, width, rows=4):
         """Input and target of a step, another one on every rank."""
         generator = torch.Generator().manual_seed(1000 * step + self.rank)
-        x = torch.randn(rows, width, generator=generator)
+        x = torch.randn(rows, width, generator=generator).to(DEVICE)
         return x, torch.sin(3 * x)
 
     def loss(self, model, step):
@@ -125,7 +128,7 @@ class Job:
         for key, parameter in model.named_parameters():
             local = parameter.detach()
             local = local.to_local() if isinstance(local, DTensor) else local
-            data = local.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            data = local.contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes()
             self.shards[f"{name}.{key}"] = hashlib.sha256(data).hexdigest()
 
     def result(self):

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 import reference
-from job import Job, count_groups
+from job import DEVICE, Job, count_groups
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
@@ -58,8 +58,12 @@ def main():
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     timeout = datetime.timedelta(seconds=float(os.environ.get("COLLECTIVE_TIMEOUT", 60)))
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank,
-                            world_size=world, timeout=timeout)
+    if DEVICE == "cuda":
+        # Ranks that share a GPU must look like ranks of several hosts to NCCL.
+        os.environ.setdefault("NCCL_HOSTID", str(rank))
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", rank=rank, world_size=world,
+                            init_method=f"file://{os.environ['STORE']}", timeout=timeout)
     table = importlib.import_module(sys.argv[1]).TABLE
     answer({name: {key: value for key, value in dataclasses.asdict(case).items() if key != "run"}
             for name, case in table.items()})

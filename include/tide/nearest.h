@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tide::cli {
+namespace tide {
 
 // Levenshtein distance.
 inline size_t edit_distance(std::string_view a, std::string_view b) {
@@ -32,4 +32,4 @@ std::string_view nearest(std::string_view word, const Candidates& candidates) {
   });
 }
 
-}  // namespace tide::cli
+}  // namespace tide
