@@ -95,6 +95,11 @@ const std::vector<Entry>& table() {
       {{"TIDE_LOCAL_RANKS", "a number from 1 to 1024", "as the machine is",
         "Ranks that count as one node: several nodes on one machine, for tests."},
        parse_local_ranks},
+      {{"TIDE_CUDA", "on | off", "off",
+        "on: CUDA tensors go through Tide as well, a preview: a job ends with an error when ranks "
+        "free "
+        "models in different orders. off: they stay stock."},
+       one_of(&Config::cuda, {{"on", true}, {"off", false}})},
   };
   return entries;
 }
@@ -114,7 +119,7 @@ std::string Config::shared_settings() const {
   return std::string("TIDE_SHIM=") + modes[static_cast<int>(mode)] +
          " TIDE_ALL_GATHER=" + gathers[static_cast<int>(all_gather)] +
          " TIDE_REDUCE_SCATTER=" + reduces[static_cast<int>(reduce_scatter)] +
-         " TIDE_LOCAL_RANKS=" + std::to_string(local_ranks);
+         " TIDE_LOCAL_RANKS=" + std::to_string(local_ranks) + " TIDE_CUDA=" + (cuda ? "on" : "off");
 }
 
 const std::vector<Variable>& variables() {

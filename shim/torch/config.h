@@ -22,6 +22,7 @@ struct Config {
   std::optional<std::chrono::milliseconds> timeout;  // empty: the process group's
   std::chrono::milliseconds join_timeout{60000};
   int local_ranks = 0;  // 0: as the machine is
+  bool cuda = false;
 
   // What must be equal on all ranks, as one text.
   std::string shared_settings() const;

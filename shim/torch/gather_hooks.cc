@@ -76,9 +76,12 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const at::Tensor output = arguments[1].toTensor();
   const int64_t numel = arguments[3].toInt();
   const int64_t rank = arguments[4].toInt();
-  if (!carries(output.device()))
-    log_once(LogLevel::kWarn, "parameters on " + output.device().str() +
-                                  " stay stock: this libtide-torch was built without it");
+  if (!movable(output.device()))
+    log_once(
+        LogLevel::kWarn,
+        std::string("parameters on ") +
+            c10::DeviceTypeName(output.device().type(), /*lower_case=*/true) + " stay stock: " +
+            (carries(output.device()) ? "TIDE_CUDA is off" : "this build has no part for them"));
   if (numel == 0 || !plain(output) || !all_plain(inputs) || capturing(output.device()))
     return stock(op, keys, stack);
 

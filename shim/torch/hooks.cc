@@ -72,8 +72,10 @@ void stock(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack
 
 bool forked() { return in_forked_child; }
 
+bool movable(at::Device device) { return carries(device) && (device.is_cpu() || config().cuda); }
+
 bool plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && carries(tensor.device()) &&
+  return tensor.defined() && tensor.layout() == at::kStrided && movable(tensor.device()) &&
          tensor.has_storage() && !tensor.unsafeGetTensorImpl()->is_python_dispatch();
 }
 

@@ -32,7 +32,9 @@ void stock(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack
 // parent's slots alone.
 bool forked();
 
-// A tensor whose bytes Tide may move: dense, with memory, on a device that has a house.
+// Whether Tide moves tensors of `device`: this build can, and TIDE_CUDA allows it.
+bool movable(at::Device device);
+// A tensor whose bytes Tide may move: dense, with memory, on such a device.
 bool plain(const at::Tensor& tensor);
 bool all_plain(const std::vector<at::Tensor>& tensors);
 

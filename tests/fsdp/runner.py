@@ -35,7 +35,7 @@ def environment(tide=False, shim=SHIM, **variables):
     env = {k: v for k, v in os.environ.items() if not k.startswith("TIDE_") and k != "LD_PRELOAD"}
     env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", PYTHONDONTWRITEBYTECODE="1")
     if tide:
-        env.update(LD_PRELOAD=str(shim), **variables)
+        env.update(LD_PRELOAD=str(shim), **{"TIDE_CUDA": "on", **variables})
     return env
 
 

@@ -22,7 +22,7 @@ TEST(Config, EveryValue) {
   const ConfigResult read =
       read_config({"TIDE_SHIM=observe", "TIDE_LOG=debug", "TIDE_REPORT=/tmp/r-%r.json",
                    "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock", "TIDE_TIMEOUT=200ms",
-                   "TIDE_JOIN_TIMEOUT=2min", "TIDE_LOCAL_RANKS=8"});
+                   "TIDE_JOIN_TIMEOUT=2min", "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=on"});
   EXPECT_EQ(read.error, "");
   EXPECT_EQ(read.config.mode, Mode::kObserve);
   EXPECT_EQ(read.config.log, LogLevel::kDebug);
@@ -32,6 +32,7 @@ TEST(Config, EveryValue) {
   EXPECT_EQ(read.config.timeout, milliseconds(200));
   EXPECT_EQ(read.config.join_timeout, milliseconds(120000));
   EXPECT_EQ(read.config.local_ranks, 8);
+  EXPECT_TRUE(read.config.cuda);
 }
 
 TEST(Config, BadValuesSayWhatIsAllowed) {
