@@ -1,3 +1,4 @@
 # Unit tests of the shim's torch-free parts.
 APT += libgtest-dev
 $(eval $(call unit_test,shim_unit_test,$(wildcard tests/unit/*.cc) $(LAYOUT_SOURCES) $(COLLECTIVE_SOURCES) shim/torch/config.cc))
+SANITIZED_TESTS += shim_unit_test
