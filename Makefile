@@ -40,7 +40,7 @@ SUITES :=      # programs and scripts of `make test`; each ends with gtest's sum
 SLOW_SUITES := # the same for `make test-slow`
 SKIPPED :=     # "part: what to install", printed once by `make build`
 BENCHES :=     # phony targets of `make bench`
-APT := g++ make python3 python3-venv ca-certificates
+APT := g++ make git python3 python3-venv ca-certificates
 
 # $(call objects,SOURCES): their object files
 objects = $(patsubst %,$(OBJ)/%.o,$(1))

@@ -15,7 +15,14 @@ if command -v apt-get >/dev/null; then
     sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
     echo "installing: ${missing[*]}"
     $sudo apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    known=()
+    for package in "${missing[@]}"; do
+      if apt-cache show "$package" >/dev/null 2>&1; then known+=("$package"); else
+        echo "this distribution has no package $package: what needs it is skipped"
+      fi
+    done
+    [ ${#known[@]} = 0 ] || DEBIAN_FRONTEND=noninteractive \
+      $sudo apt-get install -y -qq --no-install-recommends "${known[@]}" >/dev/null
   fi
 else
   echo "no apt-get here: these must be installed by hand where they are missing: $*"

@@ -1,6 +1,11 @@
-# libFuzzer targets; they want clang.
-APT += clang
+# libFuzzer targets; they want clang and its runtime, which is a package of its own.
+APT += clang libclang-rt-dev
 FUZZ_CXX := $(shell command -v clang++)
+ifneq ($(FUZZ_CXX),)
+ifeq ($(wildcard $(shell $(FUZZ_CXX) -print-resource-dir)/lib/*/libclang_rt.fuzzer*.a),)
+FUZZ_CXX :=
+endif
+endif
 ifeq ($(VERBS_HEADERS),yes)
 ifneq ($(FUZZ_CXX),)
 FUZZ_FLAGS := $(filter-out $(INSTRUMENT),$(CXXFLAGS)) -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -20,6 +25,6 @@ $(TESTBIN)/net_fuzz: tests/fuzz/net_fuzz.sh $(TESTBIN)/net_wire_fuzz $(TESTBIN)/
 	install -m 755 $< $@
 SUITES += $(TESTBIN)/net_fuzz
 else
-SKIPPED += net_fuzz:_install_clang
+SKIPPED += net_fuzz:_install_clang_and_libclang-rt-dev
 endif
 endif
