@@ -3,18 +3,21 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "include/tide/nearest.h"
 #include "shim/cli/commands.h"
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "run") return tide::cli::run(argc - 1, argv + 1);
   CLI::App tide("Tide: FSDP2 without layout copies", "tide");
   tide.set_version_flag("--version", "tide " TIDE_VERSION);
   tide.require_subcommand(1);
   tide.footer(
       "Exit status: 0 done; 1 bad input or no plan; 2 bad command line; 3 search: nothing fits.");
   tide::cli::add_plan(tide);
+  tide::cli::add_run(tide);
   std::vector<std::string> commands;
   for (const CLI::App* command : tide.get_subcommands([](const CLI::App*) { return true; })) {
     commands.push_back(command->get_name());
