@@ -2,17 +2,17 @@
 // nodes, paced. Pure: no I/O, no clock (times are passed in), and after construction no exception
 // and no allocation. One thread at a time.
 //
-// An exchange is one collective: transfers to send and transfers to receive, each numbered by
-// rounds from 0. Every node of the team begins the same exchanges in the same order, so their
-// numbers agree; teams that do not (other process groups) have a Rounds, and queue pairs, of their
-// own.
+// An exchange is one collective: transfers to send and transfers to receive, numbered by rounds. In
+// a round a node sends to at most one peer and receives from at most one. Every node begins the
+// same exchanges in the same order, so their numbers agree; streams that do not (other process
+// groups) have a Rounds, and queue pairs, of their own.
 //
 // A transfer is a list of ranges to one peer. It starts when
-//  - it was handed in (send) and so were those of the rounds before it,
-//  - the head of the round before was acknowledged by its receiver (pacing head and full),
-//  - its receiver has granted the round: the memory is free to be written,
-//  - what its head forwards has landed (Range::after). So a started head never waits for anything
-//    but the wire, and holding the gate cannot deadlock.
+//  - it was handed in (send), and those handed in before it have started,
+//  - the head of the one before was acknowledged by its receiver (pacing head and full),
+//  - its receiver has begun the exchange (granted): the memory may be written,
+//  - what its head forwards has landed here (Range::after). So a started head never waits for
+//    anything but the wire, and holding the gate cannot deadlock.
 // Its first head_bytes bytes, in the order of the ranges, are the head, the rest the tail. Each
 // part is divided evenly over the queue pairs, as far as the shares stay stripe_bytes or more, and
 // the last write of a part on a queue pair carries the immediate (rounds_wire.h). The receiver
@@ -21,7 +21,7 @@
 // Use: after every call of a method that is not const, take what next_action() has until it is
 // empty, then next_write() as long as there is room. Messages travel on queue pairs in order and
 // reliably, like the writes; when a connection breaks, both ends build a new one with the next
-// epoch and call reconnected(): what had not landed is written again.
+// epoch and call reconnected(): what had not landed is written again, what had landed is not.
 #pragma once
 
 #include <array>
@@ -40,24 +40,23 @@ using Nanoseconds = uint64_t;  // since any fixed moment
 enum class Pacing : uint8_t {
   kHead,  // the receiver acknowledges the head
   kFull,  // the receiver acknowledges when everything is there
-  kOff,   // nothing is acknowledged, rounds start as soon as their data is there
+  kOff,   // nothing is acknowledged, transfers start as soon as their data is there
 };
 const char* name_of(Pacing pacing);
 
 // pacing, head_bytes, queue_pairs and stripe_bytes must be equal on all nodes.
 struct RoundSettings {
   Pacing pacing = Pacing::kHead;
-  uint64_t head_bytes = uint64_t{8} << 20;     // of one transfer
+  uint64_t head_bytes = uint64_t{8} << 20;     // of one transfer, at least 1
   int queue_pairs = 1;                         // to each peer, 1..kMaxQueuePairs
   uint64_t stripe_bytes = uint64_t{64} << 10;  // a queue pair more only for as many bytes
   uint64_t write_bytes = uint64_t{1} << 30;    // longest write; verbs allows 2^31
   int depth = 64;                              // writes under way on one queue pair
-  int exchanges = 16;                          // open at a time, at most 64
+  int exchanges = 16;                          // open at a time, 1..1024
   int rounds = kMaxRounds;                     // of an exchange, 1..kMaxRounds
-  Nanoseconds timeout = 600'000'000'000;       // without progress of an exchange
 };
 
-// How a transfer of `bytes` bytes is cut; the same at both ends.
+// How a transfer of `bytes` bytes is cut.
 struct Cut {
   uint64_t head = 0, tail = 0;                     // bytes
   int head_queue_pairs = 0, tail_queue_pairs = 0;  // that carry a piece of it
@@ -65,18 +64,16 @@ struct Cut {
 };
 Cut cut_of(const RoundSettings& settings, uint64_t bytes);
 
-// Bytes [local, local + bytes) of this rank's memory go to [remote, remote + bytes) of the peer's.
-// What they are offsets into is the caller's business. Empty ranges are allowed.
+// Bytes [local, local + bytes) of the transfer's source go to [remote, remote + bytes) of the
+// peer's landing memory; what the offsets count from is the caller's business.
 struct Range {
   uint64_t local = 0;
   uint64_t remote = 0;
   uint64_t bytes = 0;
-  int after = -1;  // the receive round of the same exchange that brings these bytes; -1: own ones
-};
-
-struct Receive {
-  int peer = 0;
-  uint64_t bytes = 0;  // 0: nothing is sent, landed from the start
+  // The receive round of the same exchange that brings these bytes, -1: they are this rank's own.
+  // A transfer starts before all it forwards has landed: its own bytes fill the wire meanwhile, or
+  // the early acknowledgement would hide nothing (doc/schedules.md).
+  int after = -1;
 };
 
 // A write to post on `queue_pair` of `peer`; give `ticket` back with sent().
@@ -85,7 +82,7 @@ struct Write {
   int queue_pair = 0;
   uint64_t exchange = 0;
   int round = 0;
-  uint64_t local = 0, remote = 0, bytes = 0;
+  uint64_t local = 0, remote = 0, bytes = 0;  // 0 bytes: an empty transfer
   std::optional<uint32_t> immediate;
   uint64_t ticket = 0;
 };
@@ -97,6 +94,7 @@ struct Failure {
     kSilent = 2,    // nothing came, and no answer to a probe
     kLate = 3,      // it answers, but nothing came
     kProtocol = 4,  // it said something it must not; `detail`
+    kAborted = 5,   // it gave up by itself
   };
   Reason reason = Reason::kNone;
   int node = -1;    // whose fault
@@ -110,17 +108,18 @@ std::string describe(const Failure& failure, int rail);
 
 struct Action {
   enum class Kind : uint8_t {
+    kGrant,    // tell `peer` that `exchange` has begun here, and where it may write
     kMessage,  // send `message` to `peer`
-    kLanded,   // all bytes of receive `round` are there
-    kSent,     // the source of send `round` may be reused
-    kDone,     // all sends are sent and all receives have landed
-    kFailed,   // see failure(); the last action but for the kAbort messages to the peers
+    kLanded,   // all bytes of receive `round`, from `peer`, are there
+    kSent,     // the source of send `round`, to `peer`, may be reused
+    kDone,     // after end(): all sends are sent and all receives have landed
+    kFailed,   // see failure(); only kAbort messages to the peers follow
   };
   Kind kind = Kind::kMessage;
   int peer = 0;
-  Message message;
   uint64_t exchange = 0;
   int round = 0;
+  Message message;
 };
 
 class Rounds {
@@ -134,33 +133,41 @@ class Rounds {
 
   // ---- requests of the collective ----
 
-  // Opens the next exchange: `sends` transfers will be handed in, `receives` come, in the order of
-  // rounds. The first `granted` of the receives may be written at once. Empty when
-  // settings.exchanges are open, when an argument is out of range, or after a failure.
-  std::optional<uint64_t> begin(int sends, std::span<const Receive> receives, int granted,
-                                Nanoseconds now);
-  // Receives [0, rounds) may be written; counts only upwards.
-  bool grant(uint64_t exchange, int rounds, Nanoseconds now);
-  // Hands in the next send of the exchange, round 0 first. `ranges` must stay as they are until
-  // kSent. False: not open, too many, `peer` is no peer, a range is of no receive round, or after a
+  // Begins the next exchange (1, 2, ...) and grants it to all peers. timeout: that it may go
+  // without progress. Empty when exchange number - settings.exchanges is still open, or after a
   // failure.
-  bool send(uint64_t exchange, int peer, std::span<const Range> ranges, Nanoseconds now);
+  std::optional<uint64_t> begin(Nanoseconds timeout, Nanoseconds now);
+  // Each returns false, and does nothing, when an argument is out of its range, the exchange is not
+  // open or has ended, or after a failure.
+  //
+  // Hands in the next send; rounds grow within an exchange, gaps are allowed. `ranges` must stay as
+  // they are until kSent.
+  bool send(uint64_t exchange, int peer, int round, std::span<const Range> ranges, Nanoseconds now);
+  // `peer` sends to this node in `round`; before or after it has.
+  bool expect(uint64_t exchange, int peer, int round, Nanoseconds now);
+  // No more sends and expects.
+  bool end(uint64_t exchange, Nanoseconds now);
+  // Fails here and tells all peers.
+  void abort();
 
   // ---- events of the fabric ----
 
+  // `peer` has begun `exchange`, and all before it.
+  void granted(int peer, uint64_t exchange, Nanoseconds now);
   void immediate(int peer, int queue_pair, uint32_t value, Nanoseconds now);
   void message(int peer, std::span<const std::byte> bytes, Nanoseconds now);
-  // The write has completed (reliable connection: it is in the peer's memory or on its way there).
+  // The write has completed (of a reliable connection: it is in the peer's hands).
   void sent(uint64_t ticket, Nanoseconds now);
   // Nothing more is posted to `peer` until reconnected().
   void disconnected(int peer);
-  // A new connection, with an epoch that no earlier one had (the first has epoch 0).
+  // A new connection, with an epoch that no earlier one had (the first has epoch 0). What was under
+  // way on the old one is void.
   void reconnected(int peer, uint32_t epoch, Nanoseconds now);
   // The connection broke and will not come back.
   void lost(int peer);
-  // Deadlines; call it a few times per timeout. An exchange without progress for half the timeout
-  // probes the peers it waits for; one that has not answered a quarter later is blamed, and the
-  // others are told. At the full timeout a peer is blamed although it answers.
+  // Deadlines; call it some ten times per timeout. An exchange without progress for half its
+  // timeout probes the peers it waits for; one that has not answered a quarter later is blamed, and
+  // the others are told. At the full timeout a peer is blamed although it answers.
   void tick(Nanoseconds now);
 
   // ---- what is to be done ----
@@ -181,44 +188,41 @@ class Rounds {
   struct Exchange;
   struct Peer;
   struct Wait {
-    int peer;
-    int round;
+    int peer = -1;
+    int round = -1;
   };
 
   Exchange* find(uint64_t exchange);
-  const Exchange* find(uint64_t exchange) const;
   bool is_peer(int node) const { return node >= 0 && node < nodes_ && node != node_; }
   void push(const Action& action);
   void say(int peer, MessageKind kind, uint64_t exchange, int round, Level level);
-  void grant_to_peers(Exchange& exchange, int from);
-  void fail(Failure failure);
+  void fail(const Failure& failure);
   void protocol_error(int peer, uint64_t exchange, int round, const char* detail);
 
-  bool may_start(const Exchange& exchange);
-  void start(Exchange& exchange);
-  void place_cursors(const Exchange& exchange, Posting& posting) const;
+  bool may_start(Exchange& exchange);
+  void start(Exchange& exchange, Posting& posting);
+  void place_cursors(const Sending& sending, Posting& posting) const;
   std::optional<Write> next_write_of(Exchange& exchange, Posting& posting);
-  void finish_if_sent(Exchange& exchange, int round);
+  void finish_if_sent(Exchange& exchange, Sending& sending);
   void close_if_done(Exchange& exchange);
 
-  void on_grant(int peer, const Message& message, Nanoseconds now);
   void on_acknowledge(int peer, const Message& message, Nanoseconds now);
-  void on_ask(int peer, const Message& message);
+  void on_ask(int peer, const Message& message, Nanoseconds now);
   void on_abort(int peer, const Message& message);
-  uint32_t granted_by(const Peer& peer, uint64_t exchange) const;
-  int waits_of(const Exchange& exchange, std::array<Wait, 2>& waits) const;
-  int oldest_round_with(int peer, uint64_t* exchange) const;
+  std::array<Wait, 2> waits_of(const Exchange& exchange) const;
+  void check_deadline(Exchange& exchange, Nanoseconds now);
 
   RoundSettings settings_;
   int node_;
   int nodes_;
   std::vector<Exchange> exchanges_;  // exchange e is at e % size
   std::vector<Peer> peers_;          // by node
-  uint64_t next_ = 0;                // the number of the next exchange
-  uint64_t oldest_ = 0;              // no open exchange has a smaller one
+  uint64_t next_ = 1;                // the number of the next exchange
+  uint64_t oldest_ = 1;              // no open exchange has a smaller one
   bool idle_ = true;                 // nothing to write since the last event
   std::vector<Action> actions_;      // a ring
-  size_t first_action_ = 0, action_count_ = 0;
+  size_t first_action_ = 0;
+  size_t action_count_ = 0;
   Failure failure_;
 };
 

@@ -22,7 +22,7 @@ T get(const std::byte* from) {
 uint32_t encode(const Immediate& immediate) {
   return static_cast<uint32_t>(immediate.queue_pairs - 1) |
          static_cast<uint32_t>(immediate.part) << 4 | static_cast<uint32_t>(immediate.round) << 6 |
-         (static_cast<uint32_t>(immediate.exchange) & kExchangeMask) << 14 |
+         (static_cast<uint32_t>(immediate.exchange) & kExchangeMask) << 16 |
          (immediate.epoch & kEpochMask) << 28;
 }
 
@@ -31,8 +31,8 @@ std::optional<Immediate> decode_immediate(uint32_t value) {
   if (part > static_cast<uint32_t>(Part::kWhole)) return std::nullopt;
   return Immediate{.queue_pairs = static_cast<int>(value & 15) + 1,
                    .part = static_cast<Part>(part),
-                   .round = static_cast<int>(value >> 6 & 255),
-                   .exchange = value >> 14 & kExchangeMask,
+                   .round = static_cast<int>(value >> 6 & 1023),
+                   .exchange = value >> 16 & kExchangeMask,
                    .epoch = value >> 28};
 }
 
@@ -50,7 +50,7 @@ std::array<std::byte, kMessageBytes> encode(const Message& message) {
 std::optional<Message> decode_message(std::span<const std::byte> bytes) {
   if (bytes.size() != kMessageBytes) return std::nullopt;
   const auto kind = get<uint8_t>(&bytes[0]);
-  if (kind < static_cast<uint8_t>(MessageKind::kGrant) ||
+  if (kind < static_cast<uint8_t>(MessageKind::kAcknowledge) ||
       kind > static_cast<uint8_t>(MessageKind::kAbort)) {
     return std::nullopt;
   }

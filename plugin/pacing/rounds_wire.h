@@ -13,7 +13,7 @@
 namespace tide::pacing {
 
 inline constexpr int kMaxQueuePairs = 16;  // to one peer
-inline constexpr int kMaxRounds = 256;     // of one exchange
+inline constexpr int kMaxRounds = 1024;    // of one exchange
 
 // Which part of a transfer is there. A part is there when every queue pair that carried a piece of
 // it has brought its immediate: an immediate is ordered only behind the writes of its own queue
@@ -27,8 +27,8 @@ enum class Part : uint8_t {
 // The immediate, from bit 0:
 //   4 bits  queue pairs that carried the part, minus 1; they are 0, 1, ... of the connection
 //   2 bits  Part
-//   8 bits  round
-//  14 bits  exchange, its low bits: far more than can be open at a time
+//  10 bits  round
+//  12 bits  exchange, its low bits: far more than can be open at a time
 //   4 bits  epoch of the connection, its low bits
 // In host byte order; verbs wants it in network byte order.
 struct Immediate {
@@ -38,7 +38,7 @@ struct Immediate {
   uint64_t exchange = 0;
   uint32_t epoch = 0;
 };
-inline constexpr uint32_t kExchangeMask = (1u << 14) - 1;
+inline constexpr uint32_t kExchangeMask = (1u << 12) - 1;
 inline constexpr uint32_t kEpochMask = (1u << 4) - 1;
 
 // Cuts exchange and epoch down to the bits that are sent.
@@ -46,12 +46,11 @@ uint32_t encode(const Immediate& immediate);
 std::optional<Immediate> decode_immediate(uint32_t value);
 
 enum class MessageKind : uint8_t {
-  kGrant = 1,        // receiver: rounds [0, round) of the exchange may be written
-  kAcknowledge = 2,  // receiver: what of a transfer is there (level)
-  kAsk = 3,          // sender, after a reconnection: what of a transfer is there?
-  kProbe = 4,        // are you alive?
-  kAlive = 5,        // the answer
-  kAbort = 6,        // the exchange has failed because of `node`; level: a Failure::Reason
+  kAcknowledge = 1,  // receiver: what of a transfer is there (level)
+  kAsk = 2,          // sender, after a reconnection: what of a transfer is there?
+  kProbe = 3,        // are you alive?
+  kAlive = 4,        // the answer
+  kAbort = 5,        // everything failed because of `node`; level: a Failure::Reason
 };
 
 // How much of a transfer has landed, by kAcknowledge.
@@ -65,7 +64,7 @@ struct Message {
   uint16_t node = 0;
   uint32_t epoch = 0;
   uint64_t exchange = 0;
-  uint32_t round = 0;
+  uint32_t round = 0;  // kMaxRounds: none
 };
 
 // Little endian: kind, level, node, epoch, exchange, round, four zero bytes.
