@@ -4,7 +4,7 @@
  *
  *   open -> address -> (the caller hands the addresses round) -> connect
  *   register memory, once
- *   per collective: begin -> send, grant, wait_landed ... -> wait
+ *   per collective: begin -> send / wait ... -> end
  *   close
  *
  * One tide_rail is one ordered stream of exchanges, between the same ends. All ends begin the same
@@ -13,11 +13,12 @@
  * the same exchange. Transfers start in the order of their sends, each when its peer has begun the
  * exchange and, with pacing, when the one before has been acknowledged by its receiver
  * (plugin/pacing/rounds.h; "The Endgame of FSDP Communication", on paced recursive doubling).
+ * At most one transfer of an exchange goes from a node to another in a round.
  *
  * Every function but close returns a tide_rail_result and may be called from any thread; one
- * thread at a time may begin, send and grant. A rail that failed stays failed: every call returns
- * its result, and tide_rail_error() says what happened: node, NIC, round, cause, what to do.
- * Nothing waits without a deadline. Rails of one NIC share a progress thread. */
+ * thread at a time may begin, send and end. A rail that failed stays failed: every call returns its
+ * result, and tide_rail_error() says what happened: node, NIC, round, cause, what to do. Nothing
+ * waits without a deadline. Rails of one NIC share a progress thread. */
 #ifndef TIDE_RAIL_H_
 #define TIDE_RAIL_H_
 
@@ -108,42 +109,15 @@ typedef struct {
   uint64_t bytes;
 } tide_rail_memory;
 
-/* A word in host memory that both the rail and, say, a CUDA stream can reach. NULL word: none. */
-typedef struct {
-  volatile uint32_t* word;
-  uint32_t value;
-} tide_rail_flag;
-
-/* What comes from another node in one round. */
-typedef struct {
-  int32_t node;
-  uint64_t bytes;        /* 0: nothing is sent, landed from the start */
-  tide_rail_flag landed; /* stored when all of it is in the landing memory */
-} tide_rail_receive;
-
-/* The transfers of an exchange as this end sees them. The r-th send of a node meets the r-th
- * receive of its receiver: rounds count alike on all nodes. */
-typedef struct {
-  const tide_rail_memory* landing;   /* where the other nodes may write; NULL: receives is empty */
-  const tide_rail_receive* receives; /* round 0, 1, ...; copied */
-  uint32_t receive_count;
-  uint32_t granted;   /* the first so many receives may be written at once, the rest after
-                         tide_rail_grant */
-  uint32_t sends;     /* how many tide_rail_send will follow */
-  int32_t timeout_ms; /* without progress; 0: the rail's */
-  const char* what;   /* in errors: "all-gather of layers.3" */
-} tide_rail_plan;
-
-/* Begins the next exchange. Returns at once. *exchange: 0, 1, 2, ... An exchange that is open when
- * 16 are makes this wait for the oldest, up to its deadline. */
-tide_rail_result tide_rail_begin(tide_rail* rail, const tide_rail_plan* plan, uint64_t* exchange);
-
-/* Receives [0, receives) may be written; counts only upwards. */
-tide_rail_result tide_rail_grant(tide_rail* rail, uint64_t exchange, uint32_t receives);
+/* Begins the next exchange and lets the other nodes write into `landing` (NULL: this end receives
+ * nothing) until it is done. `what` names it in errors: "all-gather of layers.3". timeout_ms 0: the
+ * rail's. Returns at once. *exchange: 1, 2, 3, ... */
+tide_rail_result tide_rail_begin(tide_rail* rail, const tide_rail_memory* landing, const char* what,
+                                 int32_t timeout_ms, uint64_t* exchange);
 
 /* `bytes` bytes at byte `local` of the transfer's source go to byte `remote` of the landing memory
- * that the receiving node exposed for the exchange, once the receive round `after` of this exchange
- * has landed here (-1: at once). */
+ * that the receiving node exposed for the exchange, once what this end receives in round `after` of
+ * the same exchange has landed (-1: at once; the round must have been announced by then). */
 typedef struct {
   uint64_t local;
   uint64_t remote;
@@ -151,28 +125,44 @@ typedef struct {
   int32_t after;
 } tide_rail_range;
 
+/* A word in host memory that both the rail and, say, a CUDA stream can reach. NULL word: none. */
 typedef struct {
-  int32_t node; /* that receives */
+  volatile uint32_t* word;
+  uint32_t value;
+} tide_rail_flag;
+
+typedef struct {
+  int32_t node;   /* that receives */
+  uint32_t round; /* 0 to 65535, not decreasing within an exchange */
   tide_rail_memory source;
   const tide_rail_range* ranges; /* copied */
-  uint32_t range_count;
-  tide_rail_flag start; /* the rail waits until (int32_t)(*word - value) >= 0 */
-  tide_rail_flag sent;  /* the rail stores `value` when the source may be overwritten */
+  uint32_t range_count;          /* 0: an empty transfer, which still lands */
+  tide_rail_flag start;          /* the rail waits until (int32_t)(*word - value) >= 0 */
+  tide_rail_flag sent;           /* the rail stores `value` when the source may be overwritten */
 } tide_rail_transfer;
 
-/* Hands in the next send of the exchange: its round is the number of those before it. Returns at
- * once. BAD_ARGUMENT when a range lies outside the source; the rail FAILS (PEER, naming the node)
- * when one lies outside what the receiver exposed. */
+/* Returns at once. BAD_ARGUMENT when a range lies outside the source; the rail FAILS (PEER, naming
+ * the node) when one lies outside what the receiver exposed. */
 tide_rail_result tide_rail_send(tide_rail* rail, uint64_t exchange,
                                 const tide_rail_transfer* transfer);
 
-/* Block until the receive of `round` has landed; until the send of `round` no longer needs its
- * source. Deadline: the exchange's. */
-tide_rail_result tide_rail_wait_landed(tide_rail* rail, uint64_t exchange, uint32_t round);
-tide_rail_result tide_rail_wait_sent(tide_rail* rail, uint64_t exchange, uint32_t round);
+/* Announces that `node` will send in `round`: the exchange is not done before, and the rail stores
+ * `landed` when all of it is in the landing memory. Every transfer that comes must be announced,
+ * before or after it came. */
+tide_rail_result tide_rail_expect(tide_rail* rail, uint64_t exchange, int32_t node, uint32_t round,
+                                  tide_rail_flag landed);
 
-/* PENDING until the exchange is done: all sends were handed in and need their sources no longer,
- * all receives have landed. OK also for one that was done long ago. */
+/* Block until the transfer of `node` in `round` has landed here; until the one sent to `node` in
+ * `round` no longer needs its source. Deadline: the exchange's. */
+tide_rail_result tide_rail_wait_landed(tide_rail* rail, uint64_t exchange, int32_t node,
+                                       uint32_t round);
+tide_rail_result tide_rail_wait_sent(tide_rail* rail, uint64_t exchange, int32_t node,
+                                     uint32_t round);
+
+/* No more sends and expects in this exchange. Returns at once; it is done when everything sent is
+ * acknowledged whole and everything expected has landed. */
+tide_rail_result tide_rail_end(tide_rail* rail, uint64_t exchange);
+/* PENDING until the exchange is done; OK also for one that was done long ago. */
 tide_rail_result tide_rail_test(tide_rail* rail, uint64_t exchange);
 /* tide_rail_test, blocking, up to the exchange's deadline. */
 tide_rail_result tide_rail_wait(tide_rail* rail, uint64_t exchange);
