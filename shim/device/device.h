@@ -52,6 +52,10 @@ struct Sum {
   void* output = nullptr;
   uint64_t place_bytes = 0;
   float factor = 1.0f;
+  // Negative: the sources are the team's ranks, as SumRun says. Otherwise the runs of this sum add
+  // `own`, where it is not null, and then places 0, 1, ..., sources - 1, whoever wrote them. Host
+  // only.
+  int sources = -1;
   std::vector<SumRun> runs;
   std::vector<std::pair<uint64_t, uint64_t>> zeros;  // (first element, count) of the padding
 };
@@ -109,6 +113,9 @@ class Team {
   virtual TeamStats stats() const = 0;
   // The error of a failed team, else empty.
   virtual std::string error() const = 0;
+  // Fails the team here, with `reason` as its error, and at its peers, which are told that this
+  // rank could not go on: for what goes wrong beside the team. Nothing happens to a failed team.
+  virtual void abort(const std::string& reason) noexcept = 0;
 };
 
 // How the ranks of a team find each other: each gives a short text and gets those of all, in rank

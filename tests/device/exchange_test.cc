@@ -204,6 +204,47 @@ TEST_P(EveryMode, ReduceScatterOfOddCounts) {
 }
 
 // Runs of more than 1 MiB go past the caches.
+// Places that are no ranks': the sum begins with what `own` holds, or with place 0.
+TEST_P(EveryMode, SumOverPlaces) {
+  constexpr int kPlaces = 3, kCount = 1001;
+  auto results = run_ranks(GetParam(), 2, [](int rank, Board& board) -> std::string {
+    auto team = join(rank, 2, board);
+    std::vector<float> source(kPlaces * kCount), total(kCount, 0.0f);
+    for (int i = 0; i < kPlaces * kCount; ++i) source[i] = static_cast<float>(i % 977) + rank;
+    for (const bool first : {true, false}) {
+      device::Exchange exchange;
+      exchange.what = "sum";
+      exchange.landing = team->acquire(kPlaces * kCount * 4);
+      // Rank 0 writes places 0 and 2, rank 1 place 1, on both ranks.
+      for (int place = rank; place < kPlaces; place += 2) {
+        for (int q = 0; q < 2; ++q) {
+          exchange.pushes.push_back({.peer = q,
+                                     .from = source.data() + place * kCount,
+                                     .to = uint64_t{4} * place * kCount,
+                                     .bytes = uint64_t{4} * kCount});
+        }
+      }
+      exchange.sum.output = total.data();
+      exchange.sum.place_bytes = uint64_t{4} * kCount;
+      exchange.sum.factor = first ? 1.0f : 0.5f;
+      exchange.sum.sources = kPlaces;
+      exchange.sum.runs = {{.out = 0, .count = kCount, .own = first ? nullptr : total.data()}};
+      const device::Slot slot = exchange.landing;
+      team->start(std::move(exchange))->wait();
+      team->release(slot);
+    }
+    for (int i = 0; i < kCount; ++i) {
+      float expected = 0;
+      for (int place = 0; place < kPlaces; ++place) {
+        expected += static_cast<float>((place * kCount + i) % 977) + static_cast<float>(place % 2);
+      }
+      if (total[i] != expected) return "element " + std::to_string(i) + " differs";
+    }
+    return "";
+  });
+  EXPECT_EQ(results, std::vector<std::string>(2));
+}
+
 TEST_P(EveryMode, LargeRuns) {
   const int size = 3;
   auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {

@@ -297,6 +297,41 @@ TEST_P(Absence, LeavingIsNoticed) {
   EXPECT_EQ(results, std::vector<std::string>(3));
 }
 
+TEST_P(Absence, ARankThatGivesUpStopsAll) {
+  auto results = run_ranks(GetParam(), 3, [](int rank, Board& board) -> std::string {
+    auto team = join(rank, 3, board);
+    const Slot slot = team->acquire(3 * 64);
+    const std::string reason = "the rail to node 1 is down";
+    std::shared_ptr<Pending> pending;
+    if (rank != 1) pending = gather(*team, slot, 64);
+    board.barrier(rank);
+    if (rank == 0) team->abort(reason);
+    if (rank == 1) {
+      try {
+        gather(*team, slot, 64)->wait();
+      } catch (const Error& error) {
+        board.barrier(rank);
+        return std::string(error.what()).find("rank 0 (pid ") != std::string::npos
+                   ? ""
+                   : std::string("rank 1: ") + error.what();
+      }
+      return "rank 1 went on";
+    }
+    std::string told = "no error";
+    try {
+      pending->wait();
+    } catch (const Error& error) {
+      told = error.what();
+    }
+    const bool own = told == "all-gather of layers.3 failed: " + reason && team->error() == reason;
+    const bool peers = told.find("rank 0 (pid ") != std::string::npos &&
+                       told.find("could not go on") != std::string::npos;
+    board.barrier(rank);
+    return (rank == 0 ? own : peers) ? "" : told;
+  });
+  EXPECT_EQ(results, std::vector<std::string>(3));
+}
+
 TEST_P(Absence, DestructionIsPromptWithExchangesPending) {
   auto results = run_ranks(GetParam(), 2, [&](int rank, Board& board) -> std::string {
     auto team = join(rank, 2, board, 60000);

@@ -79,6 +79,10 @@ class Core : public std::enable_shared_from_this<Core> {
     used_.erase(found);
   }
 
+  void abort(const std::string& reason) noexcept {
+    flight_.fail(reason, lookout_.local("the rank gave up"));
+  }
+
   std::shared_ptr<Job> start(Exchange exchange) {
     const Current current(*context_);
     const CUstream stream = current_stream();
@@ -320,6 +324,9 @@ class CudaTeam : public Team {
   TeamStats stats() const override { return forked() ? TeamStats{} : core_->stats(); }
   std::string error() const override {
     return forked() ? "the process was forked" : core_->flight().error();
+  }
+  void abort(const std::string& reason) noexcept override {
+    if (!forked()) core_->abort(reason);
   }
 
  private:

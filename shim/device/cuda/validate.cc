@@ -34,6 +34,7 @@ void validate(const Exchange& exchange, int rank, int size) {
 
   const Sum& sum = exchange.sum;
   check(sum.out != DType::kFloat16, exchange, "a sum gives fp32 or bf16, not fp16");
+  check(sum.sources < 0, exchange, "a sum over places that are not ranks'");
   check(aligned(sum.output, sum.out), exchange, "the output of a sum is not aligned");
   const auto places = static_cast<uint64_t>(size) - (rank == size - 1 ? 2 : 1);  // last one read
   for (const SumRun& run : sum.runs) {

@@ -228,13 +228,13 @@ std::optional<Trouble> Engine::look_for_trouble(Turn& turn) const {
   return std::nullopt;
 }
 
-std::optional<Trouble> Engine::run(const Job& job, const std::atomic<bool>& cancelled) {
+std::optional<Trouble> Engine::run(const Job& job, const std::atomic<bool>& halted) {
   Turn turn{job, std::vector<bool>(peers_.size(), false), Clock::now() + kLookEvery};
   bool own_copied = false;
   const BlockView& own = peers_[rank_].block;
   for (;;) {
     const uint32_t ticket = own.ticket();
-    if (cancelled.load(std::memory_order_relaxed)) {
+    if (halted.load(std::memory_order_relaxed)) {
       return Trouble{{}, "the team was closed before it was complete"};
     }
     bool moved = false;
@@ -268,13 +268,19 @@ std::optional<Trouble> Engine::run(const Job& job, const std::atomic<bool>& canc
 void Engine::add_up(const Job& job) const {
   const Sum& sum = job.exchange.sum;
   auto* output = static_cast<std::byte*>(sum.output);
-  std::vector<const std::byte*> sources(peers_.size());
+  std::vector<const std::byte*> sources;
   for (const SumRun& run : sum.runs) {
     if (run.count == 0) continue;
-    for (int q = 0; q < size(); ++q) {
-      sources[q] = q == rank_ ? static_cast<const std::byte*>(run.own)
-                              : job.exchange.landing.data +
-                                    static_cast<uint64_t>(q) * sum.place_bytes + run.landing;
+    const auto* own = static_cast<const std::byte*>(run.own);
+    auto place = [&](int p) {
+      return job.exchange.landing.data + static_cast<uint64_t>(p) * sum.place_bytes + run.landing;
+    };
+    sources.clear();
+    if (sum.sources < 0) {
+      for (int q = 0; q < size(); ++q) sources.push_back(q == rank_ ? own : place(q));
+    } else {
+      if (own != nullptr) sources.push_back(own);
+      for (int p = 0; p < sum.sources; ++p) sources.push_back(place(p));
     }
     host::sum(sum.in, sources, sum.out, sum.factor, run.count, output + run.out * size_of(sum.out));
   }

@@ -12,22 +12,19 @@
 #include <string>
 #include <vector>
 
+#include "shim/device/completion.h"
 #include "shim/device/device.h"
 #include "shim/device/host/bootstrap.h"
 #include "shim/device/host/slots.h"
 
 namespace tide::device::host {
 
-struct Job {
+struct Job : Completion {
   Exchange exchange;  // pushes sorted by peer
   uint64_t sequence = 0;
   std::chrono::milliseconds timeout{0};
   Clock::time_point deadline;
   bool granted = false;
-  // Guarded by the team's mutex.
-  bool done = false;
-  bool abandoned = false;  // no Pending is left
-  std::string error;
 };
 
 // Why an exchange ended early.
@@ -47,12 +44,12 @@ class Engine {
   // descriptor cannot be sent; may be called again. One caller at a time.
   std::optional<Trouble> grant(Job& job, SlotPool::Entry& entry) const;
 
-  // The worker's part; the grant is out. Returns early, with any text, once `cancelled`.
-  std::optional<Trouble> run(const Job& job, const std::atomic<bool>& cancelled);
+  // The worker's part; the grant is out. Returns early, with any text, once `halted`.
+  std::optional<Trouble> run(const Job& job, const std::atomic<bool>& halted);
 
   // Worker: tells every peer. It names this rank's failure in its own errors.
   void tell(const Failure& failure) const;
-  // Any thread: makes run() look at `cancelled`.
+  // Any thread: makes run() look at `halted`.
   void interrupt() const { peers_[rank_].block.ring(); }
 
   uint64_t bytes_pushed() const { return bytes_pushed_.load(std::memory_order_relaxed); }

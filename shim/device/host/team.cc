@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "include/tide/error.h"
+#include "shim/device/completion.h"
 #include "shim/device/host/bootstrap.h"
 #include "shim/device/host/engine.h"
 #include "shim/device/host/fork.h"
@@ -23,72 +24,7 @@ namespace tide::device {
 namespace host {
 namespace {
 
-// What a Pending needs of its team; lives as long as either.
-struct Completions {
-  std::mutex mutex;
-  std::condition_variable changed;
-  // What completed exchanges kept alive and nobody waits for: dropped by the next caller from
-  // outside, since dropping may need what a thread of ours must not take (Python's lock).
-  std::vector<std::shared_ptr<void>> dropped;
-
-  void drop_kept() {
-    std::vector<std::shared_ptr<void>> taken;
-    std::lock_guard<std::mutex> lock(mutex);
-    taken.swap(dropped);
-  }
-};
-
-[[noreturn]] void throw_forked() {
-  throw Error("this process was forked from the one that made the host team",
-              "use the process group only in the process that created it");
-}
-
-class HostPending : public Pending {
- public:
-  HostPending(std::shared_ptr<Completions> completions, std::shared_ptr<Job> job)
-      : completions_(std::move(completions)), job_(std::move(job)) {}
-
-  ~HostPending() override {
-    if (forked()) return;
-    std::shared_ptr<void> kept;
-    std::lock_guard<std::mutex> lock(completions_->mutex);
-    if (job_->done) {
-      kept = std::move(job_->exchange.keep);
-    } else {
-      job_->abandoned = true;
-    }
-  }
-
-  void wait() override {
-    if (forked()) throw_forked();
-    completions_->drop_kept();
-    std::shared_ptr<void> kept;
-    std::unique_lock<std::mutex> lock(completions_->mutex);
-    completions_->changed.wait(lock, [this] { return job_->done; });
-    kept = std::move(job_->exchange.keep);
-    lock.unlock();
-    if (!job_->error.empty()) throw Error(job_->error);
-  }
-
-  bool done() const override {
-    if (forked()) return true;
-    std::lock_guard<std::mutex> lock(completions_->mutex);
-    return job_->done;
-  }
-
-  std::string error() const override {
-    if (forked()) return {};
-    std::lock_guard<std::mutex> lock(completions_->mutex);
-    return job_->error;
-  }
-
- private:
-  bool forked() const { return fork_generation() != generation_; }
-
-  const uint64_t generation_ = fork_generation();
-  const std::shared_ptr<Completions> completions_;
-  const std::shared_ptr<Job> job_;
-};
+constexpr const char* kOwner = "the host team";
 
 void check(bool good, const Exchange& exchange, const std::string& what) {
   if (!good) throw Error(exchange.what + " cannot start: " + what);
@@ -114,10 +50,14 @@ void validate(const Exchange& exchange, int rank, int size) {
   for (const SumRun& run : sum.runs) writes |= run.count > 0;
   for (const auto& zeros : sum.zeros) writes |= zeros.second > 0;
   check(sum.output != nullptr || !writes, exchange, "a sum without an output");
+  // Place after place is read, this rank's own excepted where the sources are ranks.
+  const bool ranks = sum.sources < 0;
+  const int last = ranks ? (rank == size - 1 ? size - 2 : size - 1) : sum.sources - 1;
   for (const SumRun& run : sum.runs) {
-    check(run.own != nullptr || run.count == 0, exchange, "a sum without this rank's own source");
-    const auto places = static_cast<uint64_t>(size) - (rank == size - 1 ? 2 : 1);  // last one read
-    if (size == 1 || run.count == 0) continue;
+    check(run.own != nullptr || run.count == 0 || (!ranks && last >= 0), exchange,
+          "a sum without this rank's own source");
+    if (last < 0 || run.count == 0) continue;
+    const auto places = static_cast<uint64_t>(last);
     check(run.count <= landing / size_of(sum.in) && sum.place_bytes <= landing &&
               (places == 0 || sum.place_bytes <= landing / places) &&
               fits(places * sum.place_bytes, run.landing, landing) &&
@@ -146,7 +86,8 @@ class HostTeam {
   ~HostTeam() {
     {
       std::lock_guard<std::mutex> lock(completions_->mutex);
-      cancelled_.store(true, std::memory_order_relaxed);
+      closing_ = true;
+      halted_.store(true, std::memory_order_relaxed);
     }
     queued_.notify_all();
     engine_.interrupt();
@@ -182,7 +123,8 @@ class HostTeam {
     std::ranges::stable_sort(job->exchange.pushes, {}, &Push::peer);
     job->timeout = job->exchange.timeout.count() > 0 ? job->exchange.timeout : timeout_;
     job->deadline = Clock::now() + job->timeout;
-    auto pending = std::make_shared<HostPending>(completions_, job);
+    job->keep = std::move(job->exchange.keep);
+    auto pending = pending_of(completions_, job, kOwner);
     {
       std::lock_guard<std::mutex> lock(completions_->mutex);
       if (!error_.empty()) throw Error(job->exchange.what + " cannot start: " + error_);
@@ -217,6 +159,17 @@ class HostTeam {
     return error_;
   }
 
+  void abort(const std::string& reason) {
+    {
+      std::lock_guard<std::mutex> lock(completions_->mutex);
+      if (!error_.empty()) return;
+      reason_ = error_ = reason;
+      halted_.store(true, std::memory_order_relaxed);
+    }
+    engine_.tell({FailureKind::kLocal, rank(), {}});
+    engine_.interrupt();
+  }
+
  private:
   // Publishes the grants of the exchange at the head of the queue and of the next one, so that
   // peers can push while this rank is still adding. Not of one whose slot an earlier exchange still
@@ -243,8 +196,7 @@ class HostTeam {
     std::fesetenv(FE_DFL_ENV);
     std::unique_lock<std::mutex> lock(completions_->mutex);
     for (;;) {
-      queued_.wait(
-          lock, [this] { return cancelled_.load(std::memory_order_relaxed) || !queue_.empty(); });
+      queued_.wait(lock, [this] { return closing_ || !queue_.empty(); });
       if (queue_.empty()) return;
       std::shared_ptr<Job> job = queue_.front();
       std::optional<Trouble> trouble;
@@ -258,18 +210,17 @@ class HostTeam {
         trouble = run(*job);
         lock.lock();
       }
-      if (trouble) fail(*job, *trouble);
+      if (trouble && error_.empty()) fail(*job, *trouble);
       complete(*job);
       queue_.pop_front();
       if (error_.empty()) grant_ahead();
-      completions_->changed.notify_all();
     }
   }
 
   // The mutex is not held. Memory may run out where a peer's segments are noted.
   std::optional<Trouble> run(const Job& job) {
     try {
-      return engine_.run(job, cancelled_);
+      return engine_.run(job, halted_);
     } catch (const std::exception& error) {
       return Trouble{{FailureKind::kLocal, rank(), {}}, error.what()};
     }
@@ -284,22 +235,18 @@ class HostTeam {
 
   // The mutex is held.
   void complete(Job& job) {
-    job.done = true;
-    if (!error_.empty()) {
-      job.error = job.exchange.what + " failed: " + reason_;
-    } else {
-      ++completed_;
-    }
+    if (error_.empty()) ++completed_;
     if (job.exchange.landing.bytes > 0) --pool_.find(job.exchange.landing.segment)->exchanges;
-    if (job.abandoned) completions_->dropped.push_back(std::move(job.exchange.keep));
+    completions_->finish(job, error_.empty() ? "" : job.exchange.what + " failed: " + reason_);
   }
 
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
   Engine engine_;
   const std::chrono::milliseconds timeout_;
-  std::atomic<bool> cancelled_{false};
+  std::atomic<bool> halted_{false};  // the worker gives up the exchange it is at
   std::condition_variable queued_;
   // Guarded by completions_->mutex.
+  bool closing_ = false;
   SlotPool pool_;
   std::deque<std::shared_ptr<Job>> queue_;
   uint64_t started_ = 0;
@@ -326,7 +273,7 @@ class ForkAwareTeam : public Team {
   int size() const override { return size_; }
 
   Slot acquire(uint64_t bytes) override {
-    if (forked()) throw_forked();
+    if (forked()) throw_forked(kOwner);
     return team_->acquire(bytes);
   }
 
@@ -335,7 +282,7 @@ class ForkAwareTeam : public Team {
   }
 
   std::shared_ptr<Pending> start(Exchange exchange) override {
-    if (forked()) throw_forked();
+    if (forked()) throw_forked(kOwner);
     return team_->start(std::move(exchange));
   }
 
@@ -343,6 +290,10 @@ class ForkAwareTeam : public Team {
 
   std::string error() const override {
     return forked() ? "the process was forked" : team_->error();
+  }
+
+  void abort(const std::string& reason) noexcept override {
+    if (!forked()) team_->abort(reason);
   }
 
  private:
