@@ -1,0 +1,22 @@
+// NCCL tuner ABI v4 (2.24 to 2.27).
+#include "plugin/nccl/tuner_v4.h"
+
+#include "plugin/tuner/adapter.h"
+
+namespace tide::tuner {
+namespace {
+
+ncclResult_t get(void* context, ncclFunc_t collective, size_t bytes, int, float** table,
+                 int algorithms, int protocols, int, int* channels) {
+  return ask_with_table(context, collective, bytes, table, algorithms, protocols, channels);
+}
+
+}  // namespace
+}  // namespace tide::tuner
+
+TIDE_EXPORT const ncclTuner_v4_t ncclTunerPlugin_v4 = {
+    .name = tide::tuner::kName,
+    .init = tide::tuner::init,
+    .getCollInfo = tide::tuner::get,
+    .destroy = tide::tuner::destroy,
+};
