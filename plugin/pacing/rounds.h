@@ -119,7 +119,7 @@ struct Action {
   int peer = 0;
   uint64_t exchange = 0;
   int round = 0;
-  Message message;
+  Message message = {};
 };
 
 class Rounds {
@@ -160,14 +160,17 @@ class Rounds {
   void sent(uint64_t ticket, Nanoseconds now);
   // Nothing more is posted to `peer` until reconnected().
   void disconnected(int peer);
-  // A new connection, with an epoch that no earlier one had (the first has epoch 0). What was under
-  // way on the old one is void.
+  // A new connection, with an epoch that no earlier one had (the first has epoch 0). Hand in the
+  // arrivals and completions of the old one before, and those of the new one after. What was under
+  // way on the old one is void; messages that next_action() gives between may be dropped.
   void reconnected(int peer, uint32_t epoch, Nanoseconds now);
   // The connection broke and will not come back.
   void lost(int peer);
-  // Deadlines; call it some ten times per timeout. An exchange without progress for half its
-  // timeout probes the peers it waits for; one that has not answered a quarter later is blamed, and
-  // the others are told. At the full timeout a peer is blamed although it answers.
+  // Deadlines; call it some twenty times per timeout. An exchange that has not moved for half its
+  // timeout probes the peers it waits for. One that has not answered a quarter later is blamed, and
+  // the others are told. Answers say when the exchange last moved there or at those it waits for
+  // in turn, and only what moves counts: at the full timeout after that a peer is blamed although
+  // it answers. So those that wait for a dead node only through others hear its name in time.
   void tick(Nanoseconds now);
 
   // ---- what is to be done ----
@@ -193,23 +196,29 @@ class Rounds {
   };
 
   Exchange* find(uint64_t exchange);
+  Exchange* find_by_low_bits(uint64_t low, uint64_t mask);
   bool is_peer(int node) const { return node >= 0 && node < nodes_ && node != node_; }
   void push(const Action& action);
   void say(int peer, MessageKind kind, uint64_t exchange, int round, Level level);
   void fail(const Failure& failure);
   void protocol_error(int peer, uint64_t exchange, int round, const char* detail);
 
+  bool acknowledges() const { return settings_.pacing != Pacing::kOff; }
   bool may_start(Exchange& exchange);
   void start(Exchange& exchange, Posting& posting);
   void place_cursors(const Sending& sending, Posting& posting) const;
   std::optional<Write> next_write_of(Exchange& exchange, Posting& posting);
-  void finish_if_sent(Exchange& exchange, Sending& sending);
+  void repeat(Exchange& exchange, Posting& posting);
+  void finish(Exchange& exchange, Sending& sending);
   void close_if_done(Exchange& exchange);
 
   void on_acknowledge(int peer, const Message& message, Nanoseconds now);
   void on_ask(int peer, const Message& message, Nanoseconds now);
   void on_abort(int peer, const Message& message);
-  std::array<Wait, 2> waits_of(const Exchange& exchange) const;
+  void on_probe(int peer, const Message& message, Nanoseconds now);
+  void on_alive(int peer, const Message& message, Nanoseconds now);
+  Wait sending_wait_of(const Exchange& exchange) const;
+  Wait receiving_wait_of(const Exchange& exchange) const;
   void check_deadline(Exchange& exchange, Nanoseconds now);
 
   RoundSettings settings_;

@@ -44,6 +44,7 @@ std::array<std::byte, kMessageBytes> encode(const Message& message) {
   put(&bytes[4], message.epoch);
   put(&bytes[8], message.exchange);
   put(&bytes[16], message.round);
+  put(&bytes[20], message.still_us);
   return bytes;
 }
 
@@ -59,8 +60,9 @@ std::optional<Message> decode_message(std::span<const std::byte> bytes) {
                         .node = get<uint16_t>(&bytes[2]),
                         .epoch = get<uint32_t>(&bytes[4]),
                         .exchange = get<uint64_t>(&bytes[8]),
-                        .round = get<uint32_t>(&bytes[16])};
-  if (message.round > kMaxRounds || get<uint32_t>(&bytes[20]) != 0) return std::nullopt;
+                        .round = get<uint32_t>(&bytes[16]),
+                        .still_us = get<uint32_t>(&bytes[20])};
+  if (message.round > kMaxRounds) return std::nullopt;
   return message;
 }
 

@@ -48,7 +48,7 @@ std::optional<Immediate> decode_immediate(uint32_t value);
 enum class MessageKind : uint8_t {
   kAcknowledge = 1,  // receiver: what of a transfer is there (level)
   kAsk = 2,          // sender, after a reconnection: what of a transfer is there?
-  kProbe = 3,        // are you alive?
+  kProbe = 3,        // are you alive, and does the exchange move?
   kAlive = 4,        // the answer
   kAbort = 5,        // everything failed because of `node`; level: a Failure::Reason
 };
@@ -65,9 +65,11 @@ struct Message {
   uint32_t epoch = 0;
   uint64_t exchange = 0;
   uint32_t round = 0;  // kMaxRounds: none
+  // kAlive: since the exchange last moved, as far as the sender knows; rounded up.
+  uint32_t still_us = 0;
 };
 
-// Little endian: kind, level, node, epoch, exchange, round, four zero bytes.
+// Little endian: kind, level, node, epoch, exchange, round, still_us.
 inline constexpr size_t kMessageBytes = 24;
 std::array<std::byte, kMessageBytes> encode(const Message& message);
 std::optional<Message> decode_message(std::span<const std::byte> bytes);

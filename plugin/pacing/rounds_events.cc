@@ -1,0 +1,391 @@
+// What the fabric brings to a Rounds: arrivals, messages, broken connections, time.
+#include <algorithm>
+
+#include "plugin/pacing/rounds.h"
+#include "plugin/pacing/rounds_state.h"
+
+namespace tide::pacing {
+namespace {
+
+uint32_t all_of(int queue_pairs) { return (1u << queue_pairs) - 1; }
+
+}  // namespace
+
+std::string describe(const Failure& failure, int rail) {
+  std::string text = "node " + std::to_string(failure.node);
+  switch (failure.reason) {
+    case Failure::Reason::kNone:
+      return "no failure";
+    case Failure::Reason::kLost:
+      text += " was lost: the connection broke and could not be rebuilt";
+      break;
+    case Failure::Reason::kSilent:
+      text += " does not answer";
+      break;
+    case Failure::Reason::kLate:
+      text += " answers but does not do its part";
+      break;
+    case Failure::Reason::kProtocol:
+      text += " broke the protocol";
+      break;
+    case Failure::Reason::kAborted:
+      text += " gave up";
+      break;
+  }
+  if (failure.detail[0] != '\0') text += std::string(" (") + failure.detail + ")";
+  text += ": rail " + std::to_string(rail);
+  if (failure.round >= 0) {
+    text += ", exchange " + std::to_string(failure.exchange) + ", round " +
+            std::to_string(failure.round);
+  }
+  if (failure.teller >= 0) text += "; told by node " + std::to_string(failure.teller);
+  return text;
+}
+
+void Rounds::say(int peer, MessageKind kind, uint64_t exchange, int round, Level level) {
+  push({.kind = Action::Kind::kMessage,
+        .peer = peer,
+        .exchange = exchange,
+        .round = round,
+        .message = {.kind = kind,
+                    .level = static_cast<uint8_t>(level),
+                    .node = static_cast<uint16_t>(node_),
+                    .epoch = peers_[static_cast<size_t>(peer)].epoch,
+                    .exchange = exchange,
+                    .round = static_cast<uint32_t>(round)}});
+}
+
+void Rounds::fail(const Failure& failure) {
+  if (failed()) return;
+  failure_ = failure;
+  first_action_ = action_count_ = 0;  // nothing of before matters now
+  push({.kind = Action::Kind::kFailed,
+        .peer = failure.node,
+        .exchange = failure.exchange,
+        .round = failure.round});
+  const uint32_t round = failure.round < 0 ? kMaxRounds : static_cast<uint32_t>(failure.round);
+  for (int peer = 0; peer < nodes_; ++peer) {
+    if (!is_peer(peer)) continue;
+    push({.kind = Action::Kind::kMessage,
+          .peer = peer,
+          .message = {.kind = MessageKind::kAbort,
+                      .level = static_cast<uint8_t>(failure.reason),
+                      .node = static_cast<uint16_t>(failure.node),
+                      .epoch = peers_[static_cast<size_t>(peer)].epoch,
+                      .exchange = failure.exchange,
+                      .round = round}});
+  }
+}
+
+void Rounds::protocol_error(int peer, uint64_t exchange, int round, const char* detail) {
+  fail({.reason = Failure::Reason::kProtocol,
+        .node = peer,
+        .exchange = exchange,
+        .round = round,
+        .detail = detail});
+}
+
+void Rounds::granted(int peer, uint64_t number, Nanoseconds now) {
+  if (failed() || !is_peer(peer)) return;
+  uint64_t& granted = peers_[static_cast<size_t>(peer)].granted;
+  granted = std::max(granted, number);
+  if (Exchange* exchange = find(number)) exchange->progress = now;
+  idle_ = false;
+}
+
+void Rounds::immediate(int peer, int queue_pair, uint32_t value, Nanoseconds now) {
+  if (failed() || !is_peer(peer)) return;
+  const std::optional<Immediate> decoded = decode_immediate(value);
+  if (!decoded) return protocol_error(peer, 0, -1, "an immediate that means nothing");
+  if (decoded->epoch != (peers_[static_cast<size_t>(peer)].epoch & kEpochMask)) return;
+  Exchange* exchange = find_by_low_bits(decoded->exchange, kExchangeMask);
+  const int round = decoded->round;
+  if (exchange == nullptr) {
+    return protocol_error(peer, 0, round, "an arrival for an exchange that is not open");
+  }
+  const uint64_t number = exchange->number;
+  if (round >= settings_.rounds) {
+    return protocol_error(peer, number, round, "an arrival for a round that there is not");
+  }
+  Receiving& receiving = exchange->receives[static_cast<size_t>(round)];
+  if (receiving.peer != -1 && receiving.peer != peer) {
+    return protocol_error(peer, number, round, "it sent in a round of another node");
+  }
+  const bool tail = decoded->part == Part::kTail;
+  const bool has_tail = decoded->part != Part::kWhole;
+  const bool first = receiving.head_queue_pairs + receiving.tail_queue_pairs == 0;
+  int& queue_pairs = tail ? receiving.tail_queue_pairs : receiving.head_queue_pairs;
+  uint32_t& arrived = tail ? receiving.tail_arrived : receiving.head_arrived;
+  const uint32_t bit = 1u << (queue_pair & 31);
+  if (receiving.landed || (!first && receiving.has_tail != has_tail) ||
+      (queue_pairs != 0 && queue_pairs != decoded->queue_pairs) || queue_pair < 0 ||
+      queue_pair >= decoded->queue_pairs || (arrived & bit) != 0) {
+    return protocol_error(peer, number, round, "an arrival that contradicts an earlier one");
+  }
+  receiving.peer = peer;
+  receiving.has_tail = has_tail;
+  queue_pairs = decoded->queue_pairs;
+  arrived |= bit;
+  exchange->receive_end = std::max(exchange->receive_end, round + 1);
+  exchange->progress = now;
+
+  const bool head_there = receiving.head_queue_pairs > 0 &&
+                          receiving.head_arrived == all_of(receiving.head_queue_pairs);
+  if (head_there && !receiving.acknowledged && acknowledges()) {
+    receiving.acknowledged = true;
+    say(peer, MessageKind::kAcknowledge, number, round, Level::kHead);
+  }
+  const bool tail_there =
+      !receiving.has_tail || (receiving.tail_queue_pairs > 0 &&
+                              receiving.tail_arrived == all_of(receiving.tail_queue_pairs));
+  if (!head_there || !tail_there) return;
+  receiving.landed = true;
+  exchange->landed += receiving.expected ? 1 : 0;
+  idle_ = false;
+  push({.kind = Action::Kind::kLanded, .peer = peer, .exchange = number, .round = round});
+  close_if_done(*exchange);
+}
+
+void Rounds::message(int peer, std::span<const std::byte> bytes, Nanoseconds now) {
+  if (failed() || !is_peer(peer)) return;
+  const std::optional<Message> message = decode_message(bytes);
+  if (!message) return protocol_error(peer, 0, -1, "a message that means nothing");
+  if (message->epoch != peers_[static_cast<size_t>(peer)].epoch)
+    return;  // of an earlier connection
+  switch (message->kind) {
+    case MessageKind::kAcknowledge:
+      return on_acknowledge(peer, *message, now);
+    case MessageKind::kAsk:
+      return on_ask(peer, *message, now);
+    case MessageKind::kProbe:
+      return on_probe(peer, *message, now);
+    case MessageKind::kAlive:
+      return on_alive(peer, *message, now);
+    case MessageKind::kAbort:
+      return on_abort(peer, *message);
+  }
+}
+
+void Rounds::on_acknowledge(int peer, const Message& message, Nanoseconds now) {
+  const int round = static_cast<int>(message.round);
+  if (message.exchange >= next_ || message.level > static_cast<uint8_t>(Level::kAll)) {
+    return protocol_error(peer, message.exchange, round, "an acknowledgement of nothing");
+  }
+  Exchange* exchange = find(message.exchange);
+  if (exchange == nullptr) return;  // done without it
+  Sending* sending = exchange->sending(round);
+  if (sending == nullptr || sending->peer != peer) {
+    return protocol_error(peer, message.exchange, round, "an acknowledgement of nothing");
+  }
+  const auto level = static_cast<Level>(message.level);
+  if (sending->done && sending->acknowledged) return;
+  if (sending->asking) {
+    sending->asking = false;
+    if (sending->done && level != Level::kAll) {
+      return protocol_error(peer, message.exchange, round, "it lost what its device had taken");
+    }
+    sending->acknowledged = sending->acknowledged || level != Level::kNothing;
+    exchange->progress = now;
+    idle_ = false;
+    if (sending->done) return;
+    if (level == Level::kAll) return finish(*exchange, *sending);
+    sending->waiting = true;
+    ++exchange->repeats;
+    return;
+  }
+  if (sending->acknowledged || level == Level::kNothing) return;  // repeated
+  if (!sending->head_posted || (level == Level::kAll && !sending->all_posted)) {
+    return protocol_error(peer, message.exchange, round, "an acknowledgement of what was not sent");
+  }
+  sending->acknowledged = true;
+  exchange->progress = now;
+  idle_ = false;
+}
+
+void Rounds::on_ask(int peer, const Message& message, Nanoseconds now) {
+  const int round = static_cast<int>(message.round);
+  if (message.exchange >= next_ || message.exchange == 0 || round >= settings_.rounds) {
+    return protocol_error(peer, message.exchange, round, "a question about nothing");
+  }
+  Exchange* exchange = find(message.exchange);
+  if (exchange == nullptr) {  // done: it has landed
+    return say(peer, MessageKind::kAcknowledge, message.exchange, round, Level::kAll);
+  }
+  exchange->progress = now;
+  Receiving& receiving = exchange->receives[static_cast<size_t>(round)];
+  if (receiving.peer != -1 && receiving.peer != peer) {
+    return protocol_error(peer, message.exchange, round, "a question about nothing");
+  }
+  Level level = receiving.acknowledged ? Level::kHead : Level::kNothing;
+  if (receiving.landed) {
+    level = Level::kAll;
+  } else {
+    receiving.forget_arrivals();  // all of it comes again
+  }
+  say(peer, MessageKind::kAcknowledge, message.exchange, round, level);
+}
+
+void Rounds::on_abort(int peer, const Message& message) {
+  if (message.level == 0 || message.level > static_cast<uint8_t>(Failure::Reason::kAborted) ||
+      message.node >= nodes_) {
+    return protocol_error(peer, message.exchange, -1, "an abort that means nothing");
+  }
+  fail({.reason = static_cast<Failure::Reason>(message.level),
+        .node = message.node,
+        .teller = peer,
+        .exchange = message.exchange,
+        .round = message.round == kMaxRounds ? -1 : static_cast<int>(message.round)});
+}
+
+void Rounds::disconnected(int peer) {
+  if (is_peer(peer)) peers_[static_cast<size_t>(peer)].connected = false;
+}
+
+void Rounds::reconnected(int node, uint32_t epoch, Nanoseconds now) {
+  if (failed() || !is_peer(node)) return;
+  Peer& peer = peers_[static_cast<size_t>(node)];
+  peer.connected = true;
+  peer.epoch = epoch;
+  peer.under_way.fill(0);
+  peer.probed_at = peer.answered_at = now;
+  idle_ = false;
+  for (uint64_t number = oldest_; number < next_; ++number) {
+    Exchange* exchange = find(number);
+    if (exchange == nullptr) continue;
+    exchange->progress = now;
+    push({.kind = Action::Kind::kGrant, .peer = node, .exchange = number});
+    // The last one started may be done and yet hold the gate, its acknowledgement lost.
+    for (int i = std::max(0, exchange->first_undone - 1); i < exchange->started; ++i) {
+      Sending& sending = exchange->sends[static_cast<size_t>(i)];
+      if (sending.peer != node) continue;
+      if (sending.done && (sending.acknowledged || !acknowledges())) continue;
+      if (!sending.done) {
+        exchange->repeats -= sending.waiting ? 1 : 0;
+        sending.waiting = sending.head_posted = sending.all_posted = false;
+        sending.posted = sending.completed = 0;
+        for (Posting& posting : exchange->postings) {
+          if (posting.send == i) posting.send = -1;
+        }
+      }
+      sending.asking = true;
+      say(node, MessageKind::kAsk, number, sending.round, Level::kNothing);
+    }
+  }
+}
+
+// The oldest open transfer with that peer, for the message.
+void Rounds::lost(int peer) {
+  if (failed() || !is_peer(peer)) return;
+  Failure failure{.reason = Failure::Reason::kLost, .node = peer};
+  for (uint64_t number = oldest_; number < next_ && failure.round < 0; ++number) {
+    const Exchange* exchange = find(number);
+    if (exchange == nullptr) continue;
+    failure.exchange = number;
+    for (int i = exchange->first_undone; i < exchange->submitted && failure.round < 0; ++i) {
+      const Sending& sending = exchange->sends[static_cast<size_t>(i)];
+      if (sending.peer == peer && !sending.done) failure.round = sending.round;
+    }
+    for (int r = 0; r < exchange->receive_end; ++r) {
+      const Receiving& receiving = exchange->receives[static_cast<size_t>(r)];
+      if (receiving.peer != peer || receiving.landed) continue;
+      failure.round = failure.round < 0 ? r : std::min(failure.round, r);
+      break;
+    }
+  }
+  fail(failure);
+}
+
+// ---- time ----
+
+// Whom the sends wait for. Higher rounds may wait for lower ones in turn, so the lowest counts.
+Rounds::Wait Rounds::sending_wait_of(const Exchange& exchange) const {
+  for (int i = exchange.first_undone; i < exchange.started; ++i) {
+    const Sending& sending = exchange.sends[static_cast<size_t>(i)];
+    if (sending.done) continue;
+    const Wait wait{.peer = sending.peer, .round = sending.round};
+    const bool unanswered = acknowledges() && sending.head_posted && !sending.acknowledged;
+    if (sending.asking || unanswered || sending.posted > sending.completed) return wait;
+    if (!peers_[static_cast<size_t>(sending.peer)].connected) return wait;
+    // Otherwise it waits for what it is to forward.
+  }
+  if (exchange.started == exchange.submitted) return {};
+  if (exchange.started > 0 && acknowledges()) {
+    const Sending& last = exchange.sends[static_cast<size_t>(exchange.started - 1)];
+    if (!last.acknowledged) return {.peer = last.peer, .round = last.round};
+  }
+  const Sending& next = exchange.sends[static_cast<size_t>(exchange.started)];
+  const Peer& peer = peers_[static_cast<size_t>(next.peer)];
+  if (peer.connected && peer.granted >= exchange.number) return {};
+  return {.peer = next.peer, .round = next.round};
+}
+
+Rounds::Wait Rounds::receiving_wait_of(const Exchange& exchange) const {
+  for (int round = 0; round < exchange.receive_end; ++round) {
+    const Receiving& receiving = exchange.receives[static_cast<size_t>(round)];
+    if (receiving.peer != -1 && !receiving.landed) return {.peer = receiving.peer, .round = round};
+  }
+  return {};
+}
+
+void Rounds::on_probe(int peer, const Message& message, Nanoseconds now) {
+  // For one that has not begun here, or is over, what else is open speaks.
+  Nanoseconds latest = 0;
+  if (const Exchange* exchange = find(message.exchange)) {
+    latest = exchange->progress;
+  } else {
+    for (const Exchange& open : exchanges_) {
+      if (open.open) latest = std::max(latest, open.progress);
+    }
+  }
+  const Nanoseconds still = latest == 0 || now < latest ? now : now - latest;
+  push({.kind = Action::Kind::kMessage,
+        .peer = peer,
+        .exchange = message.exchange,
+        .message = {.kind = MessageKind::kAlive,
+                    .node = static_cast<uint16_t>(node_),
+                    .epoch = message.epoch,
+                    .exchange = message.exchange,
+                    .still_us = static_cast<uint32_t>(
+                        std::min<Nanoseconds>(still / 1000 + 1, UINT32_MAX))}});
+}
+
+void Rounds::on_alive(int peer, const Message& message, Nanoseconds now) {
+  peers_[static_cast<size_t>(peer)].answered_at = now;
+  const Nanoseconds still = Nanoseconds{message.still_us} * 1000;
+  Exchange* exchange = find(message.exchange);
+  if (exchange != nullptr && still < now) {
+    exchange->progress = std::max(exchange->progress, now - still);
+  }
+}
+
+void Rounds::tick(Nanoseconds now) {
+  for (uint64_t number = oldest_; number < next_ && !failed(); ++number) {
+    if (Exchange* exchange = find(number)) check_deadline(*exchange, now);
+  }
+}
+
+void Rounds::check_deadline(Exchange& exchange, Nanoseconds now) {
+  const Nanoseconds still = now > exchange.progress ? now - exchange.progress : 0;
+  const Nanoseconds quarter = exchange.timeout / 4;
+  if (still < 2 * quarter) return;
+  for (const Wait& wait : {sending_wait_of(exchange), receiving_wait_of(exchange)}) {
+    if (wait.peer == -1) continue;
+    Peer& peer = peers_[static_cast<size_t>(wait.peer)];
+    Failure failure{.reason = Failure::Reason::kNone,
+                    .node = wait.peer,
+                    .exchange = exchange.number,
+                    .round = wait.round};
+    if (peer.probed_at <= exchange.progress) {
+      peer.probed_at = now;
+      peer.answered_at = 0;
+      say(wait.peer, MessageKind::kProbe, exchange.number, wait.round, Level::kNothing);
+    } else if (peer.answered_at == 0 && now - peer.probed_at >= quarter) {
+      failure.reason = Failure::Reason::kSilent;
+    } else if (still >= exchange.timeout) {
+      failure.reason = Failure::Reason::kLate;
+    }
+    if (failure.reason != Failure::Reason::kNone) return fail(failure);
+  }
+}
+
+}  // namespace tide::pacing
