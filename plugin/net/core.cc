@@ -10,6 +10,9 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "include/tide/error.h"
 #include "plugin/net/device_list.h"
@@ -38,6 +41,16 @@ struct Context {
   uint64_t next_attempt = 1;
 };
 
+// Of the variables that are the plugin's alone; the shim speaks of the others.
+void warn_of_unknown() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.starts_with("TIDE_NET_")) names.emplace_back(text.substr(0, text.find('=')));
+  }
+  for (const std::string& line : profile::unknown_variables(names)) TIDE_WARN("%s", line.c_str());
+}
+
 // The devices stay open until the library goes: NCCL keeps pointers to their names, and its
 // knowledge of merged devices, over communicators.
 class Process {
@@ -53,10 +66,9 @@ class Process {
   void open() {
     std::lock_guard lock(mutex_);
     if (devices_) return;
-    const Settings settings = read_settings(environment());
-    for (const std::string& line : unknown_settings(environment_names())) {
-      TIDE_WARN("%s", line.c_str());
-    }
+    const profile::Profile profile = load_profile(profile::environment(), profile::read_machine());
+    const Settings settings = settings_of(profile);
+    warn_of_unknown();
     // Children of fork must not share registered pages. Too late is no error: newer kernels copy.
     (void)ibv_fork_init();
     auto devices = std::make_unique<DeviceList>(settings);
@@ -66,6 +78,8 @@ class Process {
                   "TIDE_NET_DEVICES selects");
     }
     settings_ = settings;
+    profile_ = profile.name();
+    TIDE_INFO("profile %s (%s)", profile_.c_str(), profile.reason().c_str());
     owner_ = getpid();
     devices_ = std::move(devices);
     announce();
@@ -117,12 +131,14 @@ class Process {
         settings_.pacing == 0 ? "off"
                               : "head, " + std::to_string(settings_.pacing_peers) + " peers, " +
                                     std::to_string(settings_.pacing_head_bytes) + " bytes";
-    TIDE_INFO("Tide " TIDE_VERSION " is active: %s; GPU memory %s; pacing %s", list.c_str(),
-              gpu ? "direct" : "through host buffers", pacing.c_str());
+    TIDE_INFO("Tide " TIDE_VERSION " is active: %s; GPU memory %s; pacing %s; profile %s",
+              list.c_str(), gpu ? "direct" : "through host buffers", pacing.c_str(),
+              profile_.c_str());
   }
 
   std::mutex mutex_;
   Settings settings_;
+  std::string profile_;
   std::unique_ptr<DeviceList> devices_;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<Context> shared_;

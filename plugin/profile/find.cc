@@ -106,14 +106,15 @@ ProfileFile find_profile(const std::string& name_or_path, const std::string& dir
   const std::string what = "there is no profile \"" + shown(name_or_path) + "\" ";
   if (directory.empty()) {
     throw Errors({what +
-                  "because no profiles are installed beside Tide's libraries; give a path, or "
-                  "the directory in " +
-                  std::string(kDirectoryVariable)});
+                  "because none are installed beside Tide's libraries; allowed: a path, or "
+                  "none; " +
+                  std::string(kDirectoryVariable) + " may name a directory of profiles"});
   }
-  if (names.empty()) throw Errors({what + "in " + directory + ", which has no profiles"});
+  if (names.empty())
+    throw Errors({what + "in " + directory + ", which has no profiles; allowed: a path, or none"});
   throw Errors({what + "in " + directory + "; the nearest is \"" +
                 std::string(nearest(name_or_path, names)) +
-                "\"; allowed: a path, or one of none, " + listed(names)});
+                "\"; allowed: a path, none, or one of " + listed(names)});
 }
 
 int fulfils(const Machine& machine, const Match& match) {

@@ -5,7 +5,9 @@ TORCH_SOURCES := $(wildcard shim/torch/*.cc)
 TORCH_FREE_SOURCES := $(COLLECTIVE_SOURCES) $(LAYOUT_SOURCES) $(HOST_DEVICE_SOURCES)
 TORCH_LIBRARY := $(LIB)/libtide-torch-$(TORCH_RELEASE).so
 
-ifeq ($(TORCH_VERSION),)
+ifeq ($(YAML_HEADER),)
+SKIPPED += libtide-torch.so:_install_libyaml-dev
+else ifeq ($(TORCH_VERSION),)
 SKIPPED += libtide-torch.so:_this_python_has_no_torch;_"make_deps"_installs_one_into_$(BUILD)/venv
 else
 # torch's headers are not ours to warn about; each torch version has objects of its own.
@@ -25,10 +27,10 @@ $(TORCH_OBJ)/%.cc.o: %.cc
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(TORCH_FLAGS) -MMD -MP -c -o $@ $<
 
-$(TORCH_LIBRARY): $(TORCH_SOURCES:%=$(TORCH_OBJ)/%.o) $(call objects,$(TORCH_FREE_SOURCES))
+$(TORCH_LIBRARY): $(TORCH_SOURCES:%=$(TORCH_OBJ)/%.o) $(call objects,$(TORCH_FREE_SOURCES) $(PROFILE_SOURCES))
 	@mkdir -p $(@D)
 	$(CXX) $(LDFLAGS) -shared $(if $(SANITIZE),,-Wl,-z,defs) -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
-	  -L$(TORCH_LIB) -ltorch_cpu -lc10 $(TORCH_CUDA_LIBS) -lpthread -ldl
+	  -L$(TORCH_LIB) -ltorch_cpu -lc10 $(TORCH_CUDA_LIBS) $(PROFILE_LIBS) -lpthread
 $(LIB)/libtide-torch.so: $(TORCH_LIBRARY)
 	ln -sfn $(<F) $@
 PRODUCTS += $(TORCH_LIBRARY) $(LIB)/libtide-torch.so

@@ -46,6 +46,8 @@ extern "C" __attribute__((visibility("default"))) int tide_torch_init(const char
     return 1;
   }
   report_at_exit(read.config, runtime_version);
-  log_once(LogLevel::kInfo, std::string("version ") + TIDE_VERSION + ", torch " + runtime_version);
+  log_once(LogLevel::kInfo, std::string("version ") + TIDE_VERSION + ", torch " + runtime_version +
+                                ", profile " + read.config.profile + " (" + read.profile_reason +
+                                ")");
   return 0;
 }

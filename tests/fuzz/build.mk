@@ -17,7 +17,7 @@ $(OBJ)/fuzz/%.cc.o: %.cc
 	$(FUZZ_CXX) $(CPPFLAGS) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
 $(TESTBIN)/net_%_fuzz: $(OBJ)/fuzz/tests/fuzz/net_%_fuzz.cc.o $(call FUZZ_OBJ,$(PLUGIN_CORE))
 	@mkdir -p $(@D)
-	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ -libverbs -ldl -lpthread
+	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ $(PLUGIN_LIBS)
 .SECONDARY: $(call FUZZ_OBJ,$(PLUGIN_CORE))
 
 $(TESTBIN)/net_fuzz: tests/fuzz/net_fuzz.sh $(TESTBIN)/net_wire_fuzz $(TESTBIN)/net_messages_fuzz

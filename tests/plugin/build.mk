@@ -1,8 +1,7 @@
 # Unit tests of the net plugin's pure parts, and what the built library looks like from outside.
 APT += libgtest-dev
 ifeq ($(VERBS_HEADERS),yes)
-NET_UNIT_LIBS := -libverbs -ldl
-$(eval $(call unit_test,net_unit,$(wildcard tests/plugin/*_test.cc) $(PLUGIN_CORE),$(NET_UNIT_LIBS)))
+$(eval $(call unit_test,net_unit,$(wildcard tests/plugin/*_test.cc) $(PLUGIN_CORE),$(PLUGIN_LIBS)))
 
 # Loads the library from a program that knows nothing of C++, as NCCL does.
 $(TESTBIN)/load_plugin: $(call objects,tests/plugin/load_plugin.c)

@@ -1,4 +1,4 @@
-// The table of settings, name lists and link speeds.
+// The plugin's settings, name lists and link speeds.
 #include "plugin/net/settings.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,10 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <set>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "include/tide/error.h"
 #include "plugin/net/name_list.h"
@@ -15,42 +18,81 @@
 namespace tide::net {
 namespace {
 
-Lookup from(std::map<std::string, std::string> values) {
-  return [values](const char* name) -> std::optional<std::string> {
-    auto found = values.find(name);
+using Values = std::map<std::string, std::string>;
+
+// What the plugin makes of these variables on a machine without GPU.
+Settings read(const Values& values) {
+  const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
+    const auto found = values.find(name);
     if (found == values.end()) return std::nullopt;
     return found->second;
   };
+  return settings_of(load_profile(lookup, {}));
 }
 
-std::string error_of(std::map<std::string, std::string> values) {
+std::string error_of(const Values& values) {
   try {
-    read_settings(from(std::move(values)));
+    read(values);
   } catch (const Error& error) {
     return error.what();
   }
   return "";
 }
 
-TEST(SettingsTest, EveryRowIsWhole) {
-  std::set<std::string> names;
-  for (const SettingRow& row : setting_table()) {
-    EXPECT_TRUE(names.insert(row.name).second) << row.name;
-    EXPECT_EQ(std::string(row.name).find("TIDE_NET_"), 0u);
-    EXPECT_NE((row.number == nullptr), (row.text == nullptr)) << row.name;
-    EXPECT_GT(std::string(row.meaning).size(), 10u) << row.name;
-    EXPECT_GT(std::string(row.unit).size(), 0u) << row.name;
+// Another value of a setting than its default, as a variable says it.
+std::string other_value(const profile::Key& key) {
+  if (key.textual()) return "mlx5_7";
+  if (key.type == profile::Type::kChoice) {
+    return std::string(key.choices.front() == key.standard ? key.choices.back()
+                                                           : key.choices.front());
+  }
+  const std::string least = profile::format(key, {.number = key.minimum, .text = {}});
+  return least == key.standard ? profile::format(key, {.number = key.maximum, .text = {}}) : least;
+}
+
+bool operator==(const Settings& a, const Settings& b) {
+  const auto tied = [](const Settings& s) {
+    return std::tie(s.devices, s.interface, s.gid_index, s.gid_family, s.queue_pairs, s.piece_bytes,
+                    s.inline_bytes, s.traffic_class, s.control_traffic_class, s.service_level,
+                    s.timeout, s.retry_count, s.relaxed_ordering, s.ece, s.gpu_direct, s.flush,
+                    s.connect_seconds, s.recovery_seconds, s.pacing, s.pacing_peers,
+                    s.pacing_head_bytes);
+  };
+  return tied(a) == tied(b);
+}
+
+TEST(SettingsTest, EveryVariableReachesAFieldOfItsOwn) {
+  std::vector<Settings> seen = {read({})};
+  for (const profile::Key& key : profile::keys()) {
+    if (profile::section_of(key.name) != "net") continue;
+    const Settings changed = read({{std::string(key.variable), other_value(key)}});
+    for (const Settings& other : seen) EXPECT_FALSE(changed == other) << key.variable;
+    seen.push_back(changed);
   }
 }
 
-TEST(SettingsTest, DefaultsAreInRange) { EXPECT_NO_THROW(read_settings(from({}))); }
+TEST(SettingsTest, Defaults) {
+  const Settings settings = read({});
+  EXPECT_EQ(settings.devices, "");
+  EXPECT_EQ(settings.gid_index, "-1");
+  EXPECT_EQ(settings.queue_pairs, 2);
+  EXPECT_EQ(settings.piece_bytes, 131072);
+  EXPECT_EQ(settings.pacing, static_cast<int64_t>(Pacing::kOff));
+  EXPECT_EQ(settings.pacing_head_bytes, 262144);
+  EXPECT_EQ(settings.recovery_seconds, 60);
+}
 
 TEST(SettingsTest, OwnVariableBeatsNcclsVariable) {
-  EXPECT_EQ(read_settings(from({{"NCCL_IB_QPS_PER_CONNECTION", "4"}})).queue_pairs, 4);
-  EXPECT_EQ(
-      read_settings(from({{"NCCL_IB_QPS_PER_CONNECTION", "4"}, {"TIDE_NET_QUEUE_PAIRS", "3"}}))
-          .queue_pairs,
-      3);
+  EXPECT_EQ(read({{"NCCL_IB_QPS_PER_CONNECTION", "4"}}).queue_pairs, 4);
+  EXPECT_EQ(read({{"NCCL_IB_QPS_PER_CONNECTION", "4"}, {"TIDE_NET_QUEUE_PAIRS", "3"}}).queue_pairs,
+            3);
+}
+
+TEST(SettingsTest, ValuesThatWereWrittenBeforeProfilesMeanTheSame) {
+  EXPECT_EQ(read({{"TIDE_NET_PIECE_BYTES", "4096"}}).piece_bytes, 4096);
+  EXPECT_EQ(read({{"TIDE_NET_CONNECT_SECONDS", "7"}}).connect_seconds, 7);
+  EXPECT_EQ(read({{"TIDE_NET_GID_INDEX", "mlx5_0=3,mlx5_1=5"}}).gid_index, "mlx5_0=3,mlx5_1=5");
+  EXPECT_EQ(read({{"TIDE_NET_FLUSH", "never"}}).flush, static_cast<int64_t>(Flush::kNever));
 }
 
 TEST(SettingsTest, WrongValuesAreErrorsThatNameTheirSource) {
@@ -64,25 +106,27 @@ TEST(SettingsTest, WrongValuesAreErrorsThatNameTheirSource) {
   EXPECT_NE(error_of({{"TIDE_NET_TIMEOUT", "16 "}}), "");
 }
 
-TEST(SettingsTest, TheManualListsEveryRow) {
-  std::ifstream file("doc/net_plugin.md");
-  const std::string manual{std::istreambuf_iterator<char>(file), {}};
-  for (const SettingRow& row : setting_table()) {
-    const std::string fallback =
-        row.fallback == nullptr ? "" : "`" + std::string(row.fallback) + "`";
-    const std::string standard = *row.standard == 0 ? "empty" : row.standard;
-    const std::string begin =
-        "| `" + std::string(row.name) + "` | " + fallback + " | " + standard + " | ";
-    EXPECT_NE(manual.find(begin), manual.npos) << begin;
-    EXPECT_NE(manual.find(" | " + std::string(row.meaning) + " |"), manual.npos) << row.name;
-  }
+TEST(SettingsTest, SeveralWrongValuesAreOneLine) {
+  EXPECT_EQ(error_of({{"TIDE_NET_QUEUE_PAIRS", "99"}, {"TIDE_NET_ECE", "yes"}}),
+            "TIDE_NET_QUEUE_PAIRS is \"99\"; allowed: 1 to 16 (count) (and 1 more: `tide profile "
+            "check` and `tide profile show` list them)");
 }
 
-TEST(SettingsTest, UnknownNamesGetTheNearestOne) {
-  const std::vector<std::string> names = {"PATH", "TIDE_NET_PACING", "TIDE_NET_QUEUEPAIRS"};
-  const auto lines = unknown_settings(names);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0], "TIDE_NET_QUEUEPAIRS is not a setting; nearest: TIDE_NET_QUEUE_PAIRS");
+TEST(SettingsTest, VariablesOfTheShimAreTheShims) {
+  EXPECT_EQ(error_of({{"TIDE_SHIM", "perhaps"}, {"TIDE_RAIL_PACING", "perhaps"}}), "");
+}
+
+TEST(SettingsTest, TheManualListsEveryVariable) {
+  std::ifstream file("doc/net_plugin.md");
+  const std::string manual{std::istreambuf_iterator<char>(file), {}};
+  for (const profile::Key& key : profile::keys()) {
+    if (profile::section_of(key.name) != "net") continue;
+    EXPECT_NE(manual.find("`" + std::string(key.variable) + "`"), manual.npos) << key.name;
+    if (!key.fallback.empty()) {
+      EXPECT_NE(manual.find("`" + std::string(key.fallback) + "`"), manual.npos) << key.name;
+    }
+    EXPECT_NE(manual.find(key.meaning), manual.npos) << key.name;
+  }
 }
 
 TEST(NameListTest, PrefixesPortsAndExclusion) {

@@ -2,92 +2,118 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
+#include <tuple>
 
 namespace tide::shim {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+// On a machine without GPU, which no installed profile is for.
+ConfigResult read(const std::vector<std::string>& environment) {
+  return read_config(environment, profile::Machine{});
+}
 
 TEST(Config, Defaults) {
-  const ConfigResult read = read_config({"PATH=/bin", "NOT_TIDE_SHIM=off"});
-  EXPECT_EQ(read.error, "");
-  EXPECT_TRUE(read.warnings.empty());
-  EXPECT_EQ(read.config.mode, Mode::kOn);
-  EXPECT_FALSE(read.config.timeout.has_value());
+  const ConfigResult result = read({"PATH=/bin", "NOT_TIDE_SHIM=off"});
+  EXPECT_EQ(result.error, "");
+  EXPECT_TRUE(result.warnings.empty());
+  EXPECT_EQ(result.config.profile, "none");
+  EXPECT_EQ(result.config.mode, Mode::kOn);
+  EXPECT_EQ(result.config.log, LogLevel::kWarn);
+  EXPECT_FALSE(result.config.timeout.has_value());
+  EXPECT_EQ(result.config.join_timeout, milliseconds(60000));
+  EXPECT_EQ(result.config.local_ranks, 0);
+  EXPECT_FALSE(result.config.cuda);
+  EXPECT_EQ(result.config.rail.pacing, RailPacing::kHead);
+  EXPECT_EQ(result.config.rail.head_bytes, 8u << 20);
+  EXPECT_EQ(result.config.rail.schedule, Schedule::kAuto);
+  EXPECT_EQ(result.config.rail.queue_pairs, 2);
+  EXPECT_EQ(result.config.rail.core, -1);
+  EXPECT_EQ(result.config.rail.spin, nanoseconds(50'000));
+  EXPECT_EQ(result.config.rail.timeout, milliseconds(30000));
 }
 
 TEST(Config, EveryValue) {
-  const ConfigResult read =
-      read_config({"TIDE_SHIM=observe", "TIDE_LOG=debug", "TIDE_REPORT=/tmp/r-%r.json",
-                   "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock", "TIDE_TIMEOUT=200ms",
-                   "TIDE_JOIN_TIMEOUT=2min", "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=on"});
-  EXPECT_EQ(read.error, "");
-  EXPECT_EQ(read.config.mode, Mode::kObserve);
-  EXPECT_EQ(read.config.log, LogLevel::kDebug);
-  EXPECT_EQ(read.config.report, "/tmp/r-%r.json");
-  EXPECT_EQ(read.config.all_gather, GatherChoice::kCoalesced);
-  EXPECT_EQ(read.config.reduce_scatter, ReduceChoice::kStock);
-  EXPECT_EQ(read.config.timeout, milliseconds(200));
-  EXPECT_EQ(read.config.join_timeout, milliseconds(120000));
-  EXPECT_EQ(read.config.local_ranks, 8);
-  EXPECT_TRUE(read.config.cuda);
+  const ConfigResult result =
+      read({"TIDE_SHIM=observe", "TIDE_LOG=debug", "TIDE_REPORT=/tmp/r-%r.json",
+            "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock", "TIDE_TIMEOUT=200ms",
+            "TIDE_JOIN_TIMEOUT=2min", "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=on"});
+  EXPECT_EQ(result.error, "");
+  EXPECT_EQ(result.config.mode, Mode::kObserve);
+  EXPECT_EQ(result.config.log, LogLevel::kDebug);
+  EXPECT_EQ(result.config.report, "/tmp/r-%r.json");
+  EXPECT_EQ(result.config.all_gather, GatherChoice::kCoalesced);
+  EXPECT_EQ(result.config.reduce_scatter, ReduceChoice::kStock);
+  EXPECT_EQ(result.config.timeout, milliseconds(200));
+  EXPECT_EQ(result.config.join_timeout, milliseconds(120000));
+  EXPECT_EQ(result.config.local_ranks, 8);
+  EXPECT_TRUE(result.config.cuda);
+}
+
+TEST(Config, EveryValueOfTheRails) {
+  const ConfigResult result =
+      read({"TIDE_RAIL_DEVICES=mlx5_3", "TIDE_RAIL_INTERFACE=eth1", "TIDE_RAIL_PACING=full",
+            "TIDE_RAIL_HEAD_BYTES=16MiB", "TIDE_RAIL_SCHEDULE=doubling_far",
+            "TIDE_RAIL_QUEUE_PAIRS=4", "TIDE_RAIL_CORE=7", "TIDE_RAIL_SPIN=0",
+            "TIDE_RAIL_TIMEOUT=1500us", "TIDE_RAIL_TRAFFIC_CLASS=106",
+            "TIDE_RAIL_CONTROL_TRAFFIC_CLASS=192", "TIDE_RAIL_SERVICE_LEVEL=3"});
+  ASSERT_EQ(result.error, "");
+  const RailConfig& rail = result.config.rail;
+  EXPECT_EQ(rail.devices, "mlx5_3");
+  EXPECT_EQ(rail.interface, "eth1");
+  EXPECT_EQ(rail.pacing, RailPacing::kFull);
+  EXPECT_EQ(rail.head_bytes, 16u << 20);
+  EXPECT_EQ(rail.schedule, Schedule::kDoublingFar);
+  EXPECT_EQ(rail.queue_pairs, 4);
+  EXPECT_EQ(rail.core, 7);
+  EXPECT_EQ(rail.spin, nanoseconds(0));
+  EXPECT_EQ(rail.timeout, milliseconds(2)) << "at least what was asked for";
+  EXPECT_EQ(rail.traffic_class, 106);
+  EXPECT_EQ(rail.control_traffic_class, 192);
+  EXPECT_EQ(rail.service_level, 3);
 }
 
 TEST(Config, BadValuesSayWhatIsAllowed) {
-  const std::vector<std::pair<std::string, std::string>> bad = {
-      {"TIDE_SHIM=maybe", "on | observe | off"},
-      {"TIDE_SHIM=", "on | observe | off"},
-      {"TIDE_LOG=loud", "error | warn"},
-      {"TIDE_REPORT=", "path"},
-      {"TIDE_REDUCE_SCATTER=fast", "layout"},
-      {"TIDE_TIMEOUT=10", "30s"},
-      {"TIDE_TIMEOUT=-1s", "30s"},
-      {"TIDE_TIMEOUT=0s", "30s"},
-      {"TIDE_TIMEOUT=99999999999999999min", "30s"},
-      {"TIDE_TIMEOUT=1e3s", "30s"},
-      {"TIDE_LOCAL_RANKS=0", "1024"},
-      {"TIDE_LOCAL_RANKS=4x", "1024"},
-      {"TIDE_ALL_GATHER=LAYOUT", "coalesced"}};
-  for (const auto& [assignment, allowed] : bad) {
-    const std::string error = read_config({assignment}).error;
-    EXPECT_EQ(error.rfind(assignment, 0), 0u) << error;
+  const std::vector<std::tuple<std::string, std::string, std::string>> bad = {
+      {"TIDE_SHIM", "maybe", "on, observe, off"},
+      {"TIDE_SHIM", "", "on, observe, off"},
+      {"TIDE_LOG", "loud", "error, warn"},
+      {"TIDE_REPORT", "", "text that is not empty"},
+      {"TIDE_REDUCE_SCATTER", "fast", "layout"},
+      {"TIDE_TIMEOUT", "10", "30s"},
+      {"TIDE_TIMEOUT", "-1s", "30s"},
+      {"TIDE_TIMEOUT", "0s", "30s"},
+      {"TIDE_TIMEOUT", "99999999999999999min", "30s"},
+      {"TIDE_TIMEOUT", "1e3s", "30s"},
+      {"TIDE_LOCAL_RANKS", "0", "1024"},
+      {"TIDE_LOCAL_RANKS", "4x", "1024"},
+      {"TIDE_ALL_GATHER", "LAYOUT", "coalesced"},
+      {"TIDE_PROFILE", "no-such-profile", "none"},
+      {"TIDE_PROFILE", "/no/such/file.yaml", "cannot read"}};
+  for (const auto& [name, value, allowed] : bad) {
+    const std::string error = read({name + "=" + value}).error;
+    EXPECT_EQ(error.rfind(name, 0), 0u) << error;
+    EXPECT_NE(error.find(value), std::string::npos) << error;
     EXPECT_NE(error.find(allowed), std::string::npos) << error;
   }
 }
 
 TEST(Config, UnknownVariablesNameTheNearest) {
-  const ConfigResult read = read_config({"TIDE_REPROT=x", "TIDE_NET_PACING=head"});
-  EXPECT_EQ(read.error, "");
-  ASSERT_EQ(read.warnings.size(), 1u);
-  EXPECT_NE(read.warnings[0].find("TIDE_REPROT"), std::string::npos);
-  EXPECT_NE(read.warnings[0].find("the nearest is TIDE_REPORT"), std::string::npos);
+  const ConfigResult result = read({"TIDE_REPROT=x", "TIDE_NET_PACING=head"});
+  EXPECT_EQ(result.error, "");
+  ASSERT_EQ(result.warnings.size(), 1u);
+  EXPECT_EQ(result.warnings[0],
+            "TIDE_REPROT is not a variable of Tide; the nearest is TIDE_REPORT");
 }
 
 TEST(Config, RanksWithOtherSettingsDiffer) {
-  EXPECT_NE(read_config({"TIDE_REDUCE_SCATTER=stock"}).config.shared_settings(),
-            read_config({}).config.shared_settings());
-  EXPECT_EQ(read_config({"TIDE_LOG=debug"}).config.shared_settings(),
-            read_config({}).config.shared_settings());
-}
-
-// doc/configuration.md is the reference: it must name every variable with its values and default.
-TEST(Config, ReferencePageIsComplete) {
-  std::ifstream file("doc/configuration.md");
-  ASSERT_TRUE(file) << "run from the project's root";
-  std::stringstream text;
-  text << file.rdbuf();
-  std::string page = text.str();
-  for (size_t at = page.find("\\|"); at != std::string::npos; at = page.find("\\|"))
-    page.replace(at, 2, "|");  // a bar in a Markdown table
-  for (const Variable& variable : variables()) {
-    EXPECT_NE(page.find(std::string("`") + variable.name + "`"), std::string::npos)
-        << variable.name;
-    EXPECT_NE(page.find(variable.values), std::string::npos) << variable.name;
-    EXPECT_NE(page.find(variable.fallback), std::string::npos) << variable.name;
-    EXPECT_NE(page.find(variable.meaning), std::string::npos) << variable.name;
+  for (const char* other : {"TIDE_REDUCE_SCATTER=stock", "TIDE_RAIL_PACING=off",
+                            "TIDE_RAIL_HEAD_BYTES=1MiB", "TIDE_RAIL_SCHEDULE=ring"}) {
+    EXPECT_NE(read({other}).config.shared_settings(), read({}).config.shared_settings()) << other;
   }
+  EXPECT_EQ(read({"TIDE_LOG=debug"}).config.shared_settings(), read({}).config.shared_settings());
 }
 
 }  // namespace
