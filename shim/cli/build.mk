@@ -31,3 +31,16 @@ $(OBJ)/shim/cli/from_torch.cc.o: $(TORCH_SCRIPT)
 BENCHES += bench-plan
 bench-plan: $(TESTBIN)/ragged_bench  ## planning time of every model at every size
 	$(TESTBIN)/ragged_bench tests/data/models
+
+# `tide doctor` asks a python by a script inside the command, and applies the net plugin's GID rule
+# where the verbs headers are.
+PYTHON_SCRIPT := $(OBJ)/shim/cli/probe_python.inc
+$(PYTHON_SCRIPT): shim/cli/python/probe_python.py
+	@mkdir -p $(@D)
+	{ printf 'R"py('; cat $<; printf ')py"\n'; } >$@
+$(OBJ)/shim/cli/doctor_facts.cc.o: EXTRA += -I$(OBJ)/shim/cli
+$(OBJ)/shim/cli/doctor_facts.cc.o: $(PYTHON_SCRIPT)
+ifeq ($(VERBS_HEADERS),yes)
+$(OBJ)/shim/cli/doctor_gid.cc.o: EXTRA += -DTIDE_WITH_VERBS
+$(BIN)/tide: $(call objects,plugin/verbs/gid.cc)
+endif

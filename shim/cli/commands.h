@@ -21,6 +21,7 @@ struct Exit {
 void add_plan(CLI::App& tide);
 void add_plan_search(CLI::App& plan);
 void add_run(CLI::App& tide);
+void add_doctor(CLI::App& tide);
 
 // `tide run ...`, before the tree of subcommands is built; argv[0] is "run". Returns only when the
 // job did not start, with the exit status.

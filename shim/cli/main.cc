@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
       "Exit status: 0 done; 1 bad input or no plan; 2 bad command line; 3 search: nothing fits.");
   tide::cli::add_plan(tide);
   tide::cli::add_run(tide);
+  tide::cli::add_doctor(tide);
   std::vector<std::string> commands;
   for (const CLI::App* command : tide.get_subcommands([](const CLI::App*) { return true; })) {
     commands.push_back(command->get_name());
