@@ -25,7 +25,6 @@ ReduceGrid reduce_grid(const ReduceLayout& layout, int nodes, int local_ranks) {
   for (int s = 0; s < local_ranks; ++s) longest = std::max(longest, grid.length(s));
   grid.place = align_up(longest, kSegmentUnit) * ranks;
   grid.batches = (nodes + local_ranks - 1) / local_ranks;
-  grid.sets = grid.batches > 1 ? 2 : 1;
   return grid;
 }
 

@@ -23,7 +23,7 @@
 // So out[i] = factor * (((P_0 + P_1) + P_2) + ..), P_c the sum of the source node c before D, mod
 // M, and P_c = ((g_0 + g_1) + ..) over its local ranks: results repeat bit by bit.
 //
-// Memory of a rank, independent of M: landing L places, two partials, one or two receive sets of L
+// Memory of a rank, independent of M: L landing places, two partials, two receive sets of L
 // places; a place and a partial have `place` elements, about the size of the output.
 #pragma once
 
@@ -39,13 +39,15 @@ namespace tide::layout {
 inline constexpr uint64_t kSegmentUnit = 16;
 
 struct ReduceGrid {
+  // Receive sets, used in turn, so that a batch can come while the one before is read.
+  static constexpr int sets = 2;
+
   int nodes = 0;
   int local_ranks = 0;
   uint64_t out = 0;
   std::vector<uint64_t> borders;  // L + 1, from 0 to out
   uint64_t place = 0;             // the longest segment * L, a multiple of kSegmentUnit
   int batches = 0;                // ceil(M / L)
-  int sets = 0;                   // receive sets: 1 when there is 1 batch, otherwise 2
 
   uint64_t length(int segment) const { return borders[segment + 1] - borders[segment]; }
   uint64_t partial(int segment) const { return length(segment) * local_ranks; }
@@ -53,8 +55,8 @@ struct ReduceGrid {
   int destination(int node, int c) const { return (node + c) % nodes; }
   int source(int node, int c) const { return (node + nodes - c) % nodes; }
   int batch(int c) const { return c / local_ranks; }
-  // Of the set of batch(c), where the partial of `segment` starts, on every rank.
   int set(int c) const { return batch(c) % sets; }
+  // Where the partial of `segment` starts in a set, on every rank.
   uint64_t place_offset(int segment) const { return place * segment; }
 };
 
