@@ -1,7 +1,10 @@
 #include "plugin/tuner/engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
+
+#include "plugin/tuner/limits.h"
 
 namespace tide::tuner {
 namespace {
@@ -34,10 +37,11 @@ bool takes_any_count(Entry entry, int64_t nodes) {
 // (src/enqueue.cc topoGetAlgoInfo, src/graph/tuning.cc). 256 threads is the least that NCCL
 // chooses for Simple. An unknown entry counts as the one that grows fastest.
 uint64_t bytes_per_channel(std::optional<Entry> entry, uint64_t ranks) {
-  if (!entry) return 512 * 8;
-  if (is(entry->protocol, Protocol::kLl128)) return 640 * 8;
-  if (is(entry->protocol, Protocol::kSimple)) return 256 * 64;
-  return 512 * 8 * (is(entry->algorithm, Algorithm::kRing) ? ranks : 1);
+  if (entry && is(entry->protocol, Protocol::kSimple)) return 256 * 64;
+  if (entry && is(entry->protocol, Protocol::kLl128)) return 640 * 8;
+  const bool ring_ll =
+      entry && is(entry->protocol, Protocol::kLl) && is(entry->algorithm, Algorithm::kRing);
+  return 512 * 8 * (ring_ll ? ranks : 1);
 }
 
 // Algorithms that NCCL 2.21 has for a collective on every machine. LL128 is left out: NCCL keeps
@@ -62,13 +66,13 @@ CostTable::CostTable(float* cells, int algorithms, int protocols)
 std::optional<Entry> CostTable::cheapest(std::optional<int> algorithm,
                                          std::optional<int> protocol) const {
   std::optional<Entry> best;
-  float least = 0;
+  float least = std::numeric_limits<float>::max();
   for (int a = 0; a < algorithms_; ++a) {
     if (algorithm && *algorithm != a) continue;
     for (int p = 0; p < protocols_; ++p) {
       if (protocol && *protocol != p) continue;
       const float cost = cells_[a * protocols_ + p];
-      if (!(cost >= 0) || (best && cost >= least)) continue;
+      if (!(cost >= 0 && cost < least)) continue;
       best = Entry{a, p};
       least = cost;
     }
@@ -84,6 +88,8 @@ Engine::Engine(const std::vector<TunerRule>& rules, UserChoices user, int64_t ra
     if (nodes >= rule.min_nodes && nodes <= rule.max_nodes && ranks >= rule.min_ranks &&
         ranks <= rule.max_ranks) {
       rules_.push_back(rule);
+      // As many as NCCL can have: no limit.
+      if (rule.max_ctas && *rule.max_ctas >= kMostCtas) rules_.back().max_ctas.reset();
     }
   }
 }

@@ -16,10 +16,9 @@
 #include <vector>
 
 #include "plugin/profile/rules.h"
+#include "plugin/tuner/limits.h"
 
 namespace tide::tuner {
-
-constexpr int kMostCtas = 64;  // NCCL's MAXCHANNELS (src/include/device.h)
 
 struct GemmWaves {
   int64_t tiles = 0;
