@@ -1,7 +1,6 @@
 #include "plugin/tuner/wave.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 
 #include "include/tide/error.h"
@@ -40,15 +39,16 @@ int64_t scattered_places(const Wave& wave, int64_t ctas) {
   return std::max<int64_t>(cluster_places(wave, 0) - ctas * spoilt, 0);
 }
 
-// The largest count that costs no GEMM more waves than a single CTA does; 0 if that finds no place.
-int largest(const std::vector<GemmWaves>& gemms, const std::function<int64_t(int64_t)>& places) {
-  if (places(1) == 0) return 0;
-  int ctas = 1;
+// The largest count with which no GEMM takes more waves than it does beside one CTA; 0: none is.
+int largest(const Wave& wave, const std::vector<GemmWaves>& gemms,
+            int64_t (*places)(const Wave& wave, int64_t ctas)) {
+  const int64_t beside_one = cluster_places(wave, 1);
+  int ctas = 0;
   for (; ctas < kMostCtas; ++ctas) {
-    const int64_t left = places(ctas + 1);
+    const int64_t left = places(wave, ctas + 1);
     if (left == 0) break;
     for (const GemmWaves& gemm : gemms) {
-      if (waves(gemm.clusters, left) > waves(gemm.clusters, places(1))) return ctas;
+      if (waves(gemm.clusters, left) > waves(gemm.clusters, beside_one)) return ctas;
     }
   }
   return ctas;
@@ -85,9 +85,8 @@ WaveAnswer solve_wave(const Wave& wave) {
     }
     answer.gemms.push_back(result);
   }
-  answer.ctas = largest(answer.gemms, [&](int64_t ctas) { return cluster_places(wave, ctas); });
-  answer.scattered =
-      largest(answer.gemms, [&](int64_t ctas) { return scattered_places(wave, ctas); });
+  answer.ctas = largest(wave, answer.gemms, cluster_places);
+  answer.scattered = largest(wave, answer.gemms, scattered_places);
   for (GemmWaves& gemm : answer.gemms) {
     gemm.beside = waves(gemm.clusters, cluster_places(wave, answer.ctas));
   }

@@ -28,8 +28,8 @@ struct GemmWaves {
 };
 
 struct WaveAnswer {
-  int ctas = 0;       // 1 to kMostCtas; kMostCtas: nothing NCCL may launch costs a wave
-  int scattered = 0;  // the same if every CTA spoils the place of a cluster; 0: it leaves none
+  int ctas = 0;                  // 1 to kMostCtas; kMostCtas: nothing NCCL may launch costs a wave
+  int scattered = 0;             // the same if every CTA spoils the place of a cluster; 0: none
   std::vector<GemmWaves> gemms;  // in the order of the wave's
   std::vector<size_t> lost;      // those that lose a wave to a single CTA
 };
