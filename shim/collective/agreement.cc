@@ -1,7 +1,7 @@
 #include "shim/collective/agreement.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "include/tide/error.h"
 
@@ -16,6 +16,29 @@ std::string difference(const std::vector<Member>& members, const char* what,
       return std::string("ranks disagree on ") + what + ": rank " +
              std::to_string(members[r].global_rank) + " has " + members[r].*field + ", rank " +
              std::to_string(members[0].global_rank) + " has " + members[0].*field;
+    }
+  }
+  return {};
+}
+
+// Why the ranks do not form nodes of equal size, filled one after another: then rank n * L + l is
+// local rank l of node n, and rails join equals. Empty when they do.
+std::string irregular(const std::vector<Member>& members, const std::vector<std::string>& nodes) {
+  auto describe = [&](size_t r) { return "rank " + std::to_string(members[r].global_rank); };
+  const size_t locals = std::max<size_t>(1, members.size() / nodes.size());
+  std::vector<size_t> sizes;
+  for (const std::string& node : nodes) {
+    sizes.push_back(std::ranges::count(members, node, &Member::node));
+    if (sizes.back() != sizes.front()) {
+      const auto first = std::ranges::find(members, node, &Member::node) - members.begin();
+      return "nodes of different size: " + std::to_string(sizes.front()) + " ranks with " +
+             describe(0) + ", " + std::to_string(sizes.back()) + " with " + describe(first);
+    }
+  }
+  for (size_t r = 0; r < members.size(); ++r) {
+    if (members[r].node != nodes[r / locals]) {
+      return "the ranks of a node do not follow each other: " + describe(r) +
+             " is not on the node of " + describe(r / locals * locals);
     }
   }
   return {};
@@ -62,12 +85,13 @@ const char* name(Tier tier) {
 
 Decision decide(const std::vector<Member>& members, int rank) {
   Decision decision;
-  std::set<std::string> nodes;
+  std::vector<std::string> nodes;  // in the order of their first ranks
   for (size_t r = 0; r < members.size(); ++r) {
-    nodes.insert(members[r].node);
+    if (std::ranges::find(nodes, members[r].node) == nodes.end()) nodes.push_back(members[r].node);
     if (members[r].node == members[rank].node) decision.team.push_back(static_cast<int>(r));
   }
   decision.nodes = static_cast<int>(nodes.size());
+  decision.node = static_cast<int>(std::ranges::find(nodes, members[rank].node) - nodes.begin());
 
   if (members.size() < 2) {
     decision.reason = "world size 1";
@@ -80,9 +104,8 @@ Decision decide(const std::vector<Member>& members, int rank) {
     decision.reason = reason;
     return decision;
   }
-  decision.tier = decision.nodes == 1 ? Tier::kLayout : Tier::kCoalesced;
-  if (decision.nodes > 1)
-    decision.reason = "the ranks are on " + std::to_string(decision.nodes) + " nodes";
+  decision.reason = irregular(members, nodes);
+  decision.tier = decision.reason.empty() ? Tier::kLayout : Tier::kCoalesced;
   return decision;
 }
 

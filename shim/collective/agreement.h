@@ -26,6 +26,7 @@ struct Decision {
   Tier tier = Tier::kStock;
   std::string reason;     // why not kLayout; empty for kLayout
   int nodes = 0;          // different nodes among the members
+  int node = 0;           // this rank's, 0 <= node < nodes, in the order of their first ranks
   std::vector<int> team;  // ranks of the group on this rank's node, ascending
 };
 

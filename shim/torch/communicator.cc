@@ -122,10 +122,11 @@ Meeting meet(Keys& keys, const std::string& step, int rank, int size, const std:
 // Hands the bootstrap texts of a team over the store.
 class StoreRendezvous : public device::Rendezvous {
  public:
-  StoreRendezvous(Keys& keys, int rank, int size, milliseconds patience)
-      : keys_(keys), rank_(rank), size_(size), patience_(patience) {}
+  // name: of the ranks that meet, of which this is number `rank`.
+  StoreRendezvous(Keys& keys, std::string name, int rank, int size, milliseconds patience)
+      : keys_(keys), name_(std::move(name)), rank_(rank), size_(size), patience_(patience) {}
   std::vector<std::string> exchange(const std::string& mine) override {
-    const std::string step = "team/" + std::to_string(round_++) + "/";
+    const std::string step = name_ + "/" + std::to_string(round_++) + "/";
     std::vector<std::string> names;
     for (int r = 0; r < size_; ++r) names.push_back(step + std::to_string(r));
     keys_.post(names[rank_], mine);
@@ -136,6 +137,7 @@ class StoreRendezvous : public device::Rendezvous {
 
  private:
   Keys& keys_;
+  std::string name_;
   int rank_;
   int size_;
   milliseconds patience_;
@@ -161,9 +163,117 @@ milliseconds group_timeout(c10d::ProcessGroup& group, at::DeviceType device) {
   }
 }
 
+collective::RailSettings rail_settings(const RailConfig& config) {
+  return {.devices = config.devices,
+          .interface = config.interface,
+          .pacing = static_cast<tide_rail_pacing>(config.pacing),
+          .head_bytes = config.head_bytes,
+          .queue_pairs = config.queue_pairs,
+          .traffic_class = config.traffic_class,
+          .control_traffic_class = config.control_traffic_class,
+          .service_level = config.service_level,
+          .core = config.core,
+          .spin = config.spin};
+}
+
+void log_rail(void*, int level, const char* line) { log(static_cast<LogLevel>(level), line); }
+
+// What one rank of a group brings along when it joins the others.
+struct Joining {
+  Keys& keys;
+  at::Device device;
+  const std::vector<collective::Member>& members;
+  const Config& config;
+  milliseconds timeout;  // of collectives
+};
+
+std::string rank_name(const collective::Member& member) {
+  return "rank " + std::to_string(member.global_rank);
+}
+
+// The team of this node. `name` tells apart those of one group.
+std::shared_ptr<device::Team> join_team(const Joining& join, const collective::Decision& decision,
+                                        int rank, const std::string& name) {
+  std::vector<std::string> names;
+  for (int r : decision.team) names.push_back(rank_name(join.members[r]));
+  const auto size = static_cast<int>(decision.team.size());
+  const auto local =
+      static_cast<int>(std::ranges::find(decision.team, rank) - decision.team.begin());
+  StoreRendezvous rendezvous(join.keys, name + "/" + std::to_string(decision.node), local, size,
+                             join.config.join_timeout);
+  return make_team(join.device, local, size, rendezvous, join.timeout, std::move(names));
+}
+
+// A team and the rail to the other nodes. All ranks come here, also one that cannot: `team` is then
+// null and `trouble` says why, and the others learn it in place of an address.
+std::shared_ptr<collective::NodeTeam> join_nodes(const Joining& join,
+                                                 const collective::Decision& decision,
+                                                 const std::string& name,
+                                                 std::shared_ptr<device::Team> team, int rank,
+                                                 std::string trouble) {
+  constexpr char kTrouble = '!';  // no address begins so
+  const auto locals = static_cast<int>(decision.team.size());
+  const int local = rank % locals;
+  std::unique_ptr<collective::Rail> rail;
+  if (trouble.empty()) {
+    collective::RailPlace place{.node = decision.node,
+                                .nodes = decision.nodes,
+                                .rail = local,
+                                .rails = locals,
+                                .names = {},
+                                .timeout = join.config.join_timeout,
+                                .log = &log_rail};
+    for (int n = 0; n < decision.nodes; ++n) {
+      place.names.push_back("node " + std::to_string(n) + " (" +
+                            rank_name(join.members[n * locals + local]) + ")");
+    }
+    try {
+      rail = std::make_unique<collective::Rail>(place, rail_settings(join.config.rail));
+    } catch (const Error& error) {
+      trouble = error.what();
+    }
+  }
+  StoreRendezvous rendezvous(join.keys, name + "/rail/" + std::to_string(local), decision.node,
+                             decision.nodes, join.config.join_timeout);
+  const std::vector<std::string> addresses =
+      rendezvous.exchange(trouble.empty() ? rail->address() : kTrouble + trouble);
+  if (!trouble.empty()) throw Error(trouble);
+  for (int n = 0; n < decision.nodes; ++n) {
+    if (addresses[n].starts_with(kTrouble)) {
+      throw Error(rank_name(join.members[n * locals + local]) + ": " + addresses[n].substr(1));
+    }
+  }
+  rail->connect(addresses);
+  return std::make_shared<collective::NodeTeam>(std::move(team), std::move(rail), decision.node,
+                                                decision.nodes, join.timeout);
+}
+
+// Joins the ranks of this node, and the nodes where there are several. Throws tide::Error.
+void join_ranks(Communicator& made, const Joining& join, int rank) {
+  const collective::Decision& decision = made.decision;
+  if (decision.nodes == 1) {
+    made.team = join_team(join, decision, rank, "team");
+    return;
+  }
+  if (!join.device.is_cpu())
+    throw Error("the ranks are on " + std::to_string(decision.nodes) +
+                " nodes, and rails carry host memory only");
+  std::shared_ptr<device::Team> reducers;
+  std::string trouble;
+  try {
+    made.team = join_team(join, decision, rank, "gather");
+    reducers = join_team(join, decision, rank, "reduce");
+  } catch (const Error& error) {
+    trouble = std::string("the ranks of one node cannot share memory: ") + error.what();
+  }
+  made.gathers = join_nodes(join, decision, "gather", made.team, rank, trouble);
+  made.reductions = join_nodes(join, decision, "reduce", reducers, rank, "");
+}
+
 std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, at::Device device,
                                                 const Config& config) {
   auto made = std::make_shared<Communicator>();
+  made->schedule = config.rail.schedule;
   made->timeout = config.timeout.value_or(group_timeout(group, device.type()));
   const int rank = group.getRank();
   const int size = group.getSize();
@@ -195,23 +305,29 @@ std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, at::D
   }
   made->decision = collective::decide(members, rank);
   if (made->decision.tier != collective::Tier::kLayout) return made;
-  // The ranks of this node map each other's memory. Whether that worked is settled together: a
-  // tier that only some ranks have would hang.
+  // The ranks of a node map each other's memory, those of one rail connect. Whether that worked is
+  // settled together: a tier that only some ranks have would hang.
   std::string outcome = "ok";
   try {
-    StoreRendezvous rendezvous(keys, rank, size, config.join_timeout);
-    std::vector<std::string> names;
-    for (const collective::Member& member : members)
-      names.push_back("rank " + std::to_string(member.global_rank));
-    made->team = make_team(device, rank, size, rendezvous, made->timeout, std::move(names));
+    join_ranks(*made,
+               {.keys = keys,
+                .device = device,
+                .members = members,
+                .config = config,
+                .timeout = made->timeout},
+               rank);
   } catch (const std::exception& error) {
-    outcome = std::string("the ranks of one node cannot share memory: ") + error.what();
+    outcome = error.what();
+    if (made->decision.nodes == 1)
+      outcome = "the ranks of one node cannot share memory: " + outcome;
   }
   const Meeting outcomes = meet(keys, "outcome", rank, size, outcome, config.join_timeout);
   for (const std::string& text : outcomes.texts)
     if (outcome == "ok" && text != "ok") outcome = text;
   if (!outcomes.failure.empty()) outcome = outcomes.failure;
   if (outcome != "ok") {
+    made->gathers.reset();
+    made->reductions.reset();
     made->team.reset();
     made->decision.tier = collective::Tier::kCoalesced;
     made->decision.reason = outcome;
@@ -239,6 +355,20 @@ Registry& registry() {
 }
 
 }  // namespace
+
+layout::Schedule Communicator::schedule_for(uint64_t bytes) const {
+  switch (schedule) {
+    case Schedule::kRing:
+      return layout::Schedule::kRing;
+    case Schedule::kDoubling:
+      return layout::Schedule::kNearFirst;
+    case Schedule::kDoublingFar:
+      return layout::Schedule::kFarFirst;
+    case Schedule::kAuto:
+      break;
+  }
+  return layout::choose_schedule(bytes, decision.nodes).schedule;
+}
 
 std::shared_ptr<Communicator> communicator_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                               at::Device device, const Config& config) {
@@ -268,7 +398,9 @@ std::shared_ptr<Communicator> communicator_of(const c10::intrusive_ptr<c10d::Pro
     all.topology.nodes = std::max(all.topology.nodes, decision.nodes);
     all.topology.local_ranks =
         std::max(all.topology.local_ranks, static_cast<int>(decision.team.size()));
-    if (entry->communicator->team) all.teams.push_back(entry->communicator->team);
+    const Communicator& made = *entry->communicator;
+    if (made.team) all.teams.push_back(made.team);
+    if (made.reductions) all.teams.push_back(made.reductions->shared_team());
   });
   return entry->communicator;
 }

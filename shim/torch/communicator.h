@@ -7,15 +7,25 @@
 #include <string>
 
 #include "shim/collective/agreement.h"
+#include "shim/collective/node_team.h"
 #include "shim/device/device.h"
+#include "shim/layout/node_schedule.h"
 #include "shim/torch/config.h"
 
 namespace tide::shim {
 
 struct Communicator {
   collective::Decision decision;
-  std::shared_ptr<device::Team> team;  // null unless decision.tier is kLayout
+  // Of this node; landing slots of all-gathers are its. Null unless decision.tier is kLayout.
+  std::shared_ptr<device::Team> team;
+  // Where the group spans nodes, else null.
+  std::shared_ptr<collective::NodeTeam> gathers;
+  std::shared_ptr<collective::NodeTeam> reductions;
   std::chrono::milliseconds timeout{0};
+  Schedule schedule = Schedule::kAuto;  // of all-gathers between nodes
+
+  // For an all-gather of `bytes` bytes a rank.
+  layout::Schedule schedule_for(uint64_t bytes) const;
 };
 
 // The communicator of a process group for one kind of device, made on first use: collective over

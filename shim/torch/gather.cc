@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "shim/collective/all_gather.h"
+#include "shim/collective/node_all_gather.h"
 #include "shim/torch/accelerator.h"
 #include "shim/torch/storage.h"
 #include "shim/torch/work.h"
@@ -58,11 +59,15 @@ c10::intrusive_ptr<c10d::Work> Gather::start(
       shards.push_back(input.const_data_ptr());
       use_on_current_stream(input);  // it may be of the copy-in stream's pool
     }
+    collective::Call call{.what = "all-gather of " + group_->label,
+                          .timeout = timeout,
+                          .keep = std::make_shared<std::vector<at::Tensor>>(inputs_)};
     auto pending =
-        collective::all_gather(*communicator.team, layout, shards, lease->slot,
-                               {.what = "all-gather of " + group_->label,
-                                .timeout = timeout,
-                                .keep = std::make_shared<std::vector<at::Tensor>>(inputs_)});
+        communicator.gathers
+            ? collective::all_gather(*communicator.gathers, layout, shards, lease->slot,
+                                     communicator.schedule_for(layout.shard), std::move(call))
+            : collective::all_gather(*communicator.team, layout, shards, lease->slot,
+                                     std::move(call));
     lease_ = std::move(lease);
     // Not FSDP2's output: it holds this, which holds the work.
     work_ = c10::make_intrusive<TideWork>(rank_, c10d::OpType::_ALLGATHER_BASE, std::move(pending),

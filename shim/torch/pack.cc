@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_chunk_cat.h>
 
+#include "shim/collective/node_reduce_scatter.h"
 #include "shim/collective/reduce_scatter.h"
 #include "shim/torch/accelerator.h"
 #include "shim/torch/storage.h"
@@ -42,14 +43,18 @@ c10::intrusive_ptr<c10d::Work> Pack::start(const Communicator& communicator, int
   if (!plan_->shape.device.is_cpu()) held_ = gradients;
   std::vector<const void*> addresses;
   for (const at::Tensor& gradient : *gradients) addresses.push_back(gradient.const_data_ptr());
-  auto pending = collective::reduce_scatter(
-      communicator.team, plan_->layout,
-      {.gradients = addresses,
-       .in = dtype_of(plan_->shape.in),
-       .output = output.mutable_data_ptr(),
-       .out = dtype_of(plan_->shape.out),
-       .factor = factor},
-      {.what = "reduce-scatter of " + group_->label, .timeout = timeout, .keep = gradients});
+  const collective::ReduceArguments arguments{.gradients = addresses,
+                                              .in = dtype_of(plan_->shape.in),
+                                              .output = output.mutable_data_ptr(),
+                                              .out = dtype_of(plan_->shape.out),
+                                              .factor = factor};
+  collective::Call call{
+      .what = "reduce-scatter of " + group_->label, .timeout = timeout, .keep = gradients};
+  auto pending = communicator.reductions
+                     ? collective::reduce_scatter(*communicator.reductions, plan_->layout,
+                                                  arguments, std::move(call))
+                     : collective::reduce_scatter(communicator.team, plan_->layout, arguments,
+                                                  std::move(call));
   return c10::make_intrusive<TideWork>(rank, c10d::OpType::_REDUCE_SCATTER_BASE, std::move(pending),
                                        std::vector<at::Tensor>{output});
 }

@@ -1,7 +1,8 @@
 """Stock FSDP2 with a reduce-scatter that adds in Tide's documented order, to compare bits with.
 
-Level 1, one node: ((x0 + x1) + x2) + ... by local rank in fp32, then times 1/W for AVG, once, in
-fp32, then the cast to the output's dtype. gloo and NCCL add in an order of their own.
+In fp32: P_c = ((x0 + x1) + x2) + ... by local rank of the node that is c nodes before the owner's,
+mod M; then (P_0 + P_1) + ...; then times 1/W for AVG, once; then the cast to the output's dtype. On
+one node that is P_0. gloo and NCCL add in an order of their own.
 """
 import contextlib
 
@@ -15,6 +16,16 @@ NAMES = [n for n in ("reduce_scatter_tensor", "reduce_scatter_single") if hasatt
 # Tide records a group's plan while its first reduce-scatter runs stock.
 STOCK_FIRST = 1
 
+# Ranks of a node, by number in the job; None: all are on one.
+local_ranks = None
+
+
+def in_order(parts):
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total
+
 
 def reduce_scatter_in_order(output, input, op=dist.ReduceOp.SUM, group=None, async_op=False):
     """The same contract as torch.distributed.reduce_scatter_tensor, synchronous, SUM and AVG."""
@@ -24,9 +35,12 @@ def reduce_scatter_in_order(output, input, op=dist.ReduceOp.SUM, group=None, asy
     inputs = [torch.empty_like(input) for _ in range(world)]
     dist.all_gather(inputs, input.contiguous(), group=group)
     chunks = [x.view(world, -1)[rank].float() for x in inputs]
-    total = chunks[0].clone()
-    for chunk in chunks[1:]:
-        total += chunk
+    nodes = {}  # number of the node -> its chunks, by local rank
+    for chunk, number in zip(chunks, dist.get_process_group_ranks(group or dist.group.WORLD)):
+        nodes.setdefault(number // local_ranks if local_ranks else 0, []).append(chunk)
+    partials = [in_order(of_node) for of_node in nodes.values()]
+    here = rank // len(next(iter(nodes.values())))
+    total = in_order([partials[here - c] for c in range(len(partials))])
     if op == dist.ReduceOp.AVG:
         total *= 1.0 / world
     output.copy_(total.view(output.shape))

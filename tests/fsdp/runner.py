@@ -30,16 +30,29 @@ def torch_python():
     return python
 
 
-def environment(tide=False, shim=SHIM, **variables):
-    """A job's environment: without Tide, or with it and with TIDE_* variables."""
+def environment(tide=False, shim=SHIM, reference_local_ranks=None, **variables):
+    """A job's environment: without Tide, or with it and with TIDE_* variables.
+
+    reference_local_ranks: the ranks of a node that reference.py reckons with, None: one node."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("TIDE_") and k != "LD_PRELOAD"}
     env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", PYTHONDONTWRITEBYTECODE="1")
+    if reference_local_ranks:
+        env["REFERENCE_LOCAL_RANKS"] = str(reference_local_ranks)
     if tide:
         env.update(LD_PRELOAD=str(shim), **{"TIDE_CUDA": "on", **variables})
     return env
 
 
 START_SECONDS = 180  # importing torch on a busy machine
+
+
+def node_environment(local_ranks, rank, fabric):
+    """What tells a rank that it is on node `rank // local_ranks`, with software verbs between the
+    nodes. `fabric`: a name that the ranks of one job share."""
+    softverbs = LIB / "softverbs"
+    return {"TIDE_LOCAL_RANKS": str(local_ranks), "SOFTVERBS_HOST": str(rank // local_ranks),
+            "SOFTVERBS_FABRIC": fabric, "TIDE_NET_INTERFACE": "lo", "TIDE_RAIL_INTERFACE": "lo",
+            "LD_LIBRARY_PATH": f"{softverbs}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
 
 
 class Lost(Exception):
@@ -49,7 +62,8 @@ class Lost(Exception):
 class Ranks:
     """The W processes of one process group, which run cases one after the other."""
 
-    def __init__(self, module, world, env, timeout=120):
+    def __init__(self, module, world, env, timeout=120, local_ranks=None):
+        """local_ranks: those of a node, of several on this machine; None: one node."""
         self.world, self.timeout = world, timeout
         self.owned = tempfile.TemporaryDirectory(prefix="tide-fsdp-")
         self.folder = pathlib.Path(self.owned.name)
@@ -63,7 +77,8 @@ class Ranks:
             with open(self.folder / f"{rank}.log", "w") as log:
                 self.processes.append(subprocess.Popen(
                     [torch_python(), HERE / "worker.py", module], cwd=HERE, text=True,
-                    env=dict(env, RANK=str(rank), LOCAL_RANK=str(rank)),
+                    env=dict(env, RANK=str(rank), LOCAL_RANK=str(rank), **(node_environment(
+                        local_ranks, rank, self.folder.name) if local_ranks else {})),
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log))
 
     def log(self, rank):

@@ -64,6 +64,8 @@ def main():
         torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", rank=rank, world_size=world,
                             init_method=f"file://{os.environ['STORE']}", timeout=timeout)
+    if locals_ := os.environ.get("REFERENCE_LOCAL_RANKS"):
+        reference.local_ranks = int(locals_)
     table = importlib.import_module(sys.argv[1]).TABLE
     answer({name: {key: value for key, value in dataclasses.asdict(case).items() if key != "run"}
             for name, case in table.items()})

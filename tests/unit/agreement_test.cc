@@ -26,14 +26,38 @@ TEST(Agreement, OneNodeIsLayout) {
   EXPECT_EQ(decision.team, (std::vector<int>{0, 1, 2, 3}));
 }
 
-TEST(Agreement, SeveralNodesAreCoalesced) {
-  auto all = members(4);
-  all[1].node = all[3].node = "b";
+TEST(Agreement, EqualNodesInARowAreLayout) {
+  auto all = members(6);
+  all[2].node = all[3].node = "z";
+  all[4].node = all[5].node = "b";
   const Decision decision = decide(all, 3);
-  EXPECT_EQ(decision.tier, Tier::kCoalesced);
-  EXPECT_EQ(decision.nodes, 2);
-  EXPECT_EQ(decision.team, (std::vector<int>{1, 3}));
-  EXPECT_NE(decision.reason.find("2 nodes"), std::string::npos);
+  EXPECT_EQ(decision.tier, Tier::kLayout);
+  EXPECT_EQ(decision.nodes, 3);
+  EXPECT_EQ(decision.node, 1);
+  EXPECT_EQ(decision.team, (std::vector<int>{2, 3}));
+  EXPECT_EQ(decision.reason, "");
+}
+
+TEST(Agreement, OtherNodesAreCoalescedAndSayWhy) {
+  auto mixed = members(4);
+  mixed[1].node = mixed[3].node = "b";
+  auto unequal = members(3);
+  unequal[2].node = "b";
+  auto apart = members(6);
+  apart[1].node = apart[4].node = "b";
+  apart[3].node = apart[5].node = "c";
+  for (int rank = 0; rank < 3; ++rank) {
+    const Decision decision = decide(mixed, rank);
+    EXPECT_EQ(decision.tier, Tier::kCoalesced);
+    EXPECT_EQ(decision.reason,
+              "the ranks of a node do not follow each other: rank 11 is not on the node of rank "
+              "10");
+    EXPECT_EQ(decide(unequal, rank).tier, Tier::kCoalesced);
+    EXPECT_EQ(decide(unequal, rank).reason,
+              "nodes of different size: 2 ranks with rank 10, 1 with rank 12");
+    EXPECT_EQ(decide(apart, rank).tier, Tier::kCoalesced);
+  }
+  EXPECT_EQ(decide(mixed, 3).team, (std::vector<int>{1, 3}));
 }
 
 TEST(Agreement, DifferencesAreStockAndNameTheRank) {

@@ -1,0 +1,72 @@
+// The ranks of a process group that spans nodes, as rank n * L + l sees them: the team of its node
+// n, the rail to local rank l of every other node, and the thread that carries collectives over
+// both, one after another. One NodeTeam for each kind of collective, so that an all-gather need not
+// stand behind a reduce-scatter.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "shim/collective/call.h"
+#include "shim/collective/rail.h"
+#include "shim/device/device.h"
+
+namespace tide::collective {
+
+class NodeTeam {
+ public:
+  // The rail is connected. node: of `nodes`, each with team->size() ranks. timeout: of a call that
+  // names none.
+  NodeTeam(std::shared_ptr<device::Team> team, std::unique_ptr<Rail> rail, int node, int nodes,
+           std::chrono::milliseconds timeout);
+  // What is queued fails; does not wait for a peer.
+  ~NodeTeam();
+  NodeTeam(const NodeTeam&) = delete;
+  NodeTeam& operator=(const NodeTeam&) = delete;
+
+  int node() const { return node_; }
+  int nodes() const { return nodes_; }
+  int local_rank() const { return team_->rank(); }
+  int local_ranks() const { return team_->size(); }
+  int rank() const { return node_ * local_ranks() + local_rank(); }
+  device::Team& team() const { return *team_; }
+  const std::shared_ptr<device::Team>& shared_team() const { return team_; }
+  Rail& rail() const { return *rail_; }
+
+  // Queues a collective: `body` runs on the thread of this NodeTeam, behind those before it, and
+  // throws when it cannot be done; then the team and the rail are given up, here and at the peers.
+  // It gets the call, with a timeout; call.keep is dropped as device::Exchange says. Throws
+  // tide::Error after a failure.
+  std::shared_ptr<device::Pending> run(Call call, std::function<void(const Call&)> body);
+
+  // Why it failed, else empty.
+  std::string error() const;
+
+ private:
+  struct State;
+
+  const std::shared_ptr<device::Team> team_;
+  const std::unique_ptr<Rail> rail_;
+  const int node_;
+  const int nodes_;
+  const std::chrono::milliseconds timeout_;
+  std::unique_ptr<State> state_;
+};
+
+// A slot for the time of a scope.
+class ScopedSlot {
+ public:
+  ScopedSlot(device::Team& team, uint64_t bytes) : team_(team), slot_(team.acquire(bytes)) {}
+  ~ScopedSlot() { team_.release(slot_); }
+  ScopedSlot(const ScopedSlot&) = delete;
+  ScopedSlot& operator=(const ScopedSlot&) = delete;
+  const device::Slot& operator*() const { return slot_; }
+  const device::Slot* operator->() const { return &slot_; }
+
+ private:
+  device::Team& team_;
+  const device::Slot slot_;
+};
+
+}  // namespace tide::collective

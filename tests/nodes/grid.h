@@ -1,0 +1,25 @@
+// M x L ranks for a test of the collectives between nodes: processes of this machine that are told
+// which node they are on, joined by real rails over software verbs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shim/collective/node_team.h"
+#include "tests/device/ranks.h"
+
+namespace tide::test {
+
+struct Grid {
+  int nodes = 2;
+  int locals = 2;
+  int ranks() const { return nodes * locals; }
+};
+
+// The NodeTeam of one rank, in its own process. Collective. Before the first use of verbs.
+std::shared_ptr<collective::NodeTeam> join_grid(const Grid& grid, int rank, Board& board,
+                                                std::chrono::milliseconds timeout,
+                                                const collective::RailSettings& settings = {});
+
+}  // namespace tide::test
