@@ -6,13 +6,13 @@ CLI := $(filter-out shim/cli/main.cc,$(wildcard shim/cli/*.cc))
 
 hash := \#
 cli_has = $(shell printf '$(hash)if __has_include(<$(1)>)\n1\n$(hash)endif\n' | $(CXX) -E -P -x c++ -)
-ifneq ($(and $(call cli_has,yaml-cpp/yaml.h),$(call cli_has,CLI/CLI.hpp),$(call cli_has,nlohmann/json.hpp)),)
+ifneq ($(and $(YAML_HEADER),$(call cli_has,yaml-cpp/yaml.h),$(call cli_has,CLI/CLI.hpp),$(call cli_has,nlohmann/json.hpp)),)
 PRODUCTS += $(BIN)/tide $(LIB)/libtide-plan.so $(LIB)/tide_plan.py
 else
-SKIPPED += tide_and_libtide-plan.so:_install_libyaml-cpp-dev,_libcli11-dev_and_nlohmann-json3-dev
+SKIPPED += tide_and_libtide-plan.so:_install_libyaml-dev,_libyaml-cpp-dev,_libcli11-dev_and_nlohmann-json3-dev
 endif
 
-$(eval $(call program,$(BIN)/tide,$(filter-out shim/layout/ragged_abi.cc,$(PLANNER)) $(CLI) shim/cli/main.cc,-lyaml-cpp))
+$(eval $(call program,$(BIN)/tide,$(filter-out shim/layout/ragged_abi.cc,$(PLANNER)) $(CLI) $(PROFILE_SOURCES) plugin/tuner/wave.cc shim/cli/main.cc,-lyaml-cpp $(PROFILE_LIBS)))
 $(eval $(call shared,$(LIB)/libtide-plan.so,$(filter shim/layout/ragged_%,$(PLANNER)),-Xlinker --version-script=shim/layout/ragged_abi.map))
 $(LIB)/libtide-plan.so: shim/layout/ragged_abi.map
 

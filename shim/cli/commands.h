@@ -10,7 +10,7 @@ enum ExitStatus : int {
   kDone = 0,
   kFailed = 1,   // the input is bad, or no plan exists
   kUsage = 2,    // unknown or missing options
-  kNothing = 3,  // `tide plan search`: no layout fits the memory
+  kNothing = 3,  // `tide plan search`: no layout fits the memory; `plan wave`: no count of CTAs
 };
 
 // Thrown by a command that has printed its result and ends with another status than kDone.
@@ -20,8 +20,12 @@ struct Exit {
 
 void add_plan(CLI::App& tide);
 void add_plan_search(CLI::App& plan);
+void add_plan_wave(CLI::App& plan);
 void add_run(CLI::App& tide);
+void add_profile(CLI::App& tide);
 void add_doctor(CLI::App& tide);
+void add_build_torch(CLI::App& tide);
+void add_completion(CLI::App& tide);  // the last: it describes the others
 
 // `tide run ...`, before the tree of subcommands is built; argv[0] is "run". Returns only when the
 // job did not start, with the exit status.

@@ -101,6 +101,7 @@ void add_plan(CLI::App& tide) {
   CLI::Option* json = plan->add_flag("--json", options->json, "machine-readable, in elements");
   plan->add_flag("--html", options->html, "one page with pictures")->excludes(json);
   add_plan_search(*plan);
+  add_plan_wave(*plan);
   plan->callback([=] {
     if (!plan->get_subcommands().empty()) return;
     if (devices->count() == 0) throw CLI::RequiredError("--devices");
