@@ -28,11 +28,9 @@ std::string folder_with(const std::string& folder, const char* file) {
 bool file_exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 std::string Installation::shim() const {
-  for (const std::string& folder : {user_libraries, libraries}) {
-    const std::string path = folder + "/libtide-shim.so";
-    if (!folder.empty() && file_exists(path)) return path;
-  }
-  return "";
+  const std::string own = user_prefix + "/lib/libtide-shim.so";
+  if (!user_prefix.empty() && file_exists(own)) return own;
+  return libraries.empty() ? "" : libraries + "/libtide-shim.so";
 }
 
 Installation find_installation() {
@@ -55,7 +53,7 @@ Installation find_installation() {
     found.net = found.libraries + "/libnccl-net-tide.so";
   }
   if (const std::string user = home(); !found.build_tree && !user.empty()) {
-    found.user_libraries = user + "/.local/lib/tide/" TIDE_VERSION;
+    found.user_prefix = user + "/.local/lib/tide/" TIDE_VERSION;
   }
   return found;
 }

@@ -14,10 +14,10 @@ struct Installation {
   std::string sources;  // what `tide build-torch` compiles: PREFIX/share/tide/src, or the checkout
   bool build_tree = false;
 
-  // Where a user who may not write to `libraries` has what `tide build-torch` made, with a copy of
-  // libtide-shim.so, which looks for libtide-torch beside itself: ~/.local/lib/tide/VERSION. A
-  // build tree has none.
-  std::string user_libraries;
+  // What `tide build-torch` made for a user who may not write to `libraries`, a small prefix of its
+  // own: ~/.local/lib/tide/RELEASE. Its lib/ has a copy of libtide-shim.so, which looks for
+  // libtide-torch beside itself. A build tree has none.
+  std::string user_prefix;
 
   // The libtide-shim.so that a job of this user gets; empty: none is installed.
   std::string shim() const;

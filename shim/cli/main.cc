@@ -19,6 +19,8 @@ int main(int argc, char** argv) {
   tide::cli::add_plan(tide);
   tide::cli::add_run(tide);
   tide::cli::add_doctor(tide);
+  tide::cli::add_build_torch(tide);
+  tide::cli::add_completion(tide);
   std::vector<std::string> commands;
   for (const CLI::App* command : tide.get_subcommands([](const CLI::App*) { return true; })) {
     commands.push_back(command->get_name());

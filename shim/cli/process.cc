@@ -49,6 +49,24 @@ bool wait_until(pid_t child, Clock::time_point deadline, int* status) {
   return true;
 }
 
+std::vector<char*> pointers(const std::vector<std::string>& arguments) {
+  std::vector<char*> words;
+  for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.data()));
+  words.push_back(nullptr);
+  return words;
+}
+
+void take_end(int status, Outcome* outcome) {
+  if (WIFSIGNALED(status)) {
+    outcome->error = std::string("it was ended by a signal: ") + strsignal(WTERMSIG(status));
+  } else {
+    outcome->status = WEXITSTATUS(status);
+  }
+  if (outcome->error.empty() && outcome->status == kCannotStart) {
+    outcome->error = "it cannot be started";
+  }
+}
+
 // child_main gets the descriptor to write to and does not return.
 Outcome start(const std::function<void(int)>& child_main, std::chrono::seconds limit) {
   Outcome outcome;
@@ -72,10 +90,8 @@ Outcome start(const std::function<void(int)>& child_main, std::chrono::seconds l
     outcome.error = "no answer within " + std::to_string(limit.count()) + " s";
     kill(child, SIGKILL);
     wait_until(child, Clock::now() + std::chrono::seconds(1), &status);
-  } else if (WIFSIGNALED(status)) {
-    outcome.error = std::string("it was ended by a signal: ") + strsignal(WTERMSIG(status));
   } else {
-    outcome.status = WEXITSTATUS(status);
+    take_end(status, &outcome);
   }
   return outcome;
 }
@@ -94,10 +110,8 @@ Outcome in_child(const std::function<std::string()>& body, std::chrono::seconds 
 Outcome run_program(const std::vector<std::string>& arguments,
                     const std::vector<std::pair<std::string, std::string>>& environment,
                     std::chrono::seconds deadline) {
-  std::vector<char*> words;
-  for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.data()));
-  words.push_back(nullptr);
-  Outcome outcome = start(
+  const std::vector<char*> words = pointers(arguments);
+  return start(
       [&](int descriptor) {
         for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
         const int nowhere = open("/dev/null", O_RDWR);
@@ -107,9 +121,24 @@ Outcome run_program(const std::vector<std::string>& arguments,
         execvp(words[0], words.data());
       },
       deadline);
-  if (outcome.error.empty() && outcome.status == kCannotStart) {
-    outcome.error = "it cannot be started";
+}
+
+Outcome run_in_sight(const std::vector<std::string>& arguments) {
+  Outcome outcome;
+  const std::vector<char*> words = pointers(arguments);
+  const pid_t child = fork();
+  if (child < 0) {
+    outcome.error = std::string("no process: ") + strerror(errno);
+    return outcome;
   }
+  if (child == 0) {
+    execvp(words[0], words.data());
+    _exit(kCannotStart);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  take_end(status, &outcome);
   return outcome;
 }
 

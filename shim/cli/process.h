@@ -23,4 +23,7 @@ Outcome run_program(const std::vector<std::string>& arguments,
                     const std::vector<std::pair<std::string, std::string>>& environment,
                     std::chrono::seconds deadline);
 
+// A program with this process's terminal, without deadline.
+Outcome run_in_sight(const std::vector<std::string>& arguments);
+
 }  // namespace tide::cli

@@ -10,10 +10,13 @@
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "include/tide/error.h"
+#include "plugin/profile/key.h"
+#include "plugin/profile/profile.h"
 #include "shim/cli/commands.h"
 #include "shim/cli/installation.h"
 
@@ -125,6 +128,21 @@ void set_net(const RunOptions& options, const Installation& tide, Environment& e
   }
 }
 
+// What the job would say about the profile, and about variables that override it, is said now. A
+// path is made absolute: ranks may start elsewhere.
+void set_profile(const std::string& asked, Environment& environment) {
+  const profile::Lookup variables = profile::environment();
+  const profile::Profile chosen =
+      profile::load_profile([&](const std::string& name) -> std::optional<std::string> {
+        return name == profile::kProfileVariable ? asked : variables(name);
+      });
+  const bool path = asked.find('/') != std::string::npos || asked.ends_with(".yaml");
+  const std::string value =
+      path ? std::filesystem::absolute(asked).lexically_normal().string() : asked;
+  environment.set("TIDE_PROFILE", value,
+                  path || chosen.path().empty() ? "" : "  (" + chosen.path() + ")");
+}
+
 void set_report(const std::string& folder, Environment& environment) {
   std::error_code failed;
   const std::filesystem::path path = std::filesystem::absolute(folder, failed);
@@ -147,7 +165,7 @@ void set_environment(const RunOptions& options) {
   check_preloadable(shim);
   environment.add("LD_PRELOAD", shim, ": ", true);
   set_net(options, tide, environment);
-  if (!options.profile.empty()) environment.set("TIDE_PROFILE", options.profile);
+  if (!options.profile.empty()) set_profile(options.profile, environment);
   if (options.observe) environment.set("TIDE_SHIM", "observe");
   if (!options.report.empty()) set_report(options.report, environment);
 }
