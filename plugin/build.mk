@@ -11,7 +11,7 @@ PLUGIN := $(LIB)/libnccl-net-tide.so
 
 ifeq ($(VERBS_HEADERS),yes)
 PLUGIN_CORE := $(filter-out plugin/net/adapter_v%,$(wildcard plugin/net/*.cc)) \
-  $(wildcard plugin/verbs/*.cc plugin/pacing/*.cc) $(PROFILE_SOURCES)
+  $(wildcard plugin/verbs/*.cc plugin/pacing/*.cc plugin/rail/*.cc) $(PROFILE_SOURCES)
 TUNER_CORE := $(filter-out plugin/tuner/adapter_v%,$(wildcard plugin/tuner/*.cc))
 PLUGIN_SOURCES := $(PLUGIN_CORE) $(TUNER_CORE) $(wildcard plugin/net/adapter_v*.cc plugin/tuner/adapter_v*.cc)
 
