@@ -1,0 +1,158 @@
+// Bytes arrive where they should, and nowhere else: random exchanges between 2 to 8 nodes.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "tests/rail/nodes.h"
+
+namespace {
+
+constexpr uint8_t kUntouched = 0xee;
+
+// The content of a node's source in an exchange.
+uint8_t pattern(int node, uint64_t exchange, uint64_t at) {
+  return static_cast<uint8_t>(at * 131 + (at >> 8) * 17 + static_cast<uint64_t>(node) * 29 +
+                              exchange * 37 + 1);
+}
+
+struct PlannedSend {
+  int from = 0, to = 0;
+  uint32_t round = 0;
+  std::vector<tide_rail_range> ranges;
+};
+struct PlannedExchange {
+  std::vector<PlannedSend> sends;
+};
+
+// The same on every node. Every receiver's ranges lie apart from each other, at odd places.
+PlannedExchange plan(std::mt19937_64& random, int nodes, uint64_t most_bytes, uint64_t landing) {
+  PlannedExchange exchange;
+  std::vector<uint64_t> used(static_cast<size_t>(nodes), 0);
+  const uint32_t rounds = static_cast<uint32_t>(random() % 7);
+  uint32_t round = 0;
+  for (uint32_t r = 0; r < rounds; ++r, round += 1 + random() % 3) {
+    std::vector<int> to(static_cast<size_t>(nodes));
+    std::iota(to.begin(), to.end(), 0);
+    std::shuffle(to.begin(), to.end(), random);
+    for (int from = 0; from < nodes; ++from) {
+      const int receiver = to[static_cast<size_t>(from)];
+      if (receiver == from || random() % 5 == 0) continue;
+      PlannedSend send{from, receiver, round, {}};
+      const uint64_t count = random() % 4 == 0 ? random() % 40 : random() % 4;
+      uint64_t& place = used[static_cast<size_t>(receiver)];
+      for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t bytes = random() % 6 == 0 ? 0 : random() % (most_bytes / count) + 1;
+        place += random() % 77;
+        if (place + bytes > landing) break;
+        const uint64_t local = random() % (landing - bytes);
+        send.ranges.push_back({local, place, bytes, -1});
+        place += bytes;
+      }
+      exchange.sends.push_back(std::move(send));
+    }
+  }
+  return exchange;
+}
+
+struct Load {
+  int exchanges = 50;
+  uint64_t most_bytes = 200000;  // of a transfer
+  uint64_t landing = 1 << 20;
+  int depth = 3;  // exchanges open at a time
+  uint64_t seed = 1;
+};
+
+// One node's part of the exchanges.
+void take_part(Node& node, const Load& load) {
+  node.connect();
+  std::mt19937_64 random(load.seed);
+  std::vector<std::vector<uint8_t>> landings, sources;
+  std::vector<uint32_t> landing_regions, source_regions;
+  for (int i = 0; i < load.depth; ++i) {
+    landings.emplace_back(load.landing, kUntouched);
+    sources.emplace_back(load.landing + 1);
+    landing_regions.push_back(node.add_region(landings.back().data(), load.landing));
+    // From the second byte: sources lie at odd addresses.
+    source_regions.push_back(node.add_region(sources.back().data() + 1, load.landing));
+  }
+  std::vector<PlannedExchange> plans;
+  for (int e = 0; e < load.exchanges; ++e) {
+    plans.push_back(plan(random, node.setup.nodes, load.most_bytes, load.landing));
+  }
+  std::mt19937_64 own(load.seed * 100 + static_cast<uint64_t>(node.number));
+  std::vector<uint32_t> landed(1024);
+  uint64_t bytes_sent = 0, bytes_received = 0, transfers = 0;
+  auto verify = [&](int e) {
+    const auto slot = static_cast<size_t>(e % load.depth);
+    const uint64_t exchange = static_cast<uint64_t>(e) + 1;
+    node.must(node.library.wait(node.rail, exchange), "wait");
+    std::vector<uint8_t> wanted(load.landing, kUntouched);
+    for (const PlannedSend& send : plans[static_cast<size_t>(e)].sends) {
+      if (send.to != node.number) continue;
+      for (const tide_rail_range& range : send.ranges) {
+        for (uint64_t i = 0; i < range.bytes; ++i) {
+          wanted[range.remote + i] = pattern(send.from, exchange, range.local + i);
+        }
+        bytes_received += range.bytes;
+      }
+    }
+    const auto wrong = std::mismatch(wanted.begin(), wanted.end(), landings[slot].begin());
+    node.check(wrong.first == wanted.end(), "exchange " + std::to_string(exchange) + ", byte " +
+                                                std::to_string(wrong.first - wanted.begin()) +
+                                                " is wrong");
+  };
+  for (int e = 0; e < load.exchanges; ++e) {
+    const auto slot = static_cast<size_t>(e % load.depth);
+    const uint64_t exchange = static_cast<uint64_t>(e) + 1;
+    if (e >= load.depth) verify(e - load.depth);
+    std::fill(landings[slot].begin(), landings[slot].end(), kUntouched);
+    for (uint64_t i = 0; i < load.landing; ++i) {
+      sources[slot][i + 1] = pattern(node.number, exchange, i);
+    }
+    const tide_rail_memory landing{landing_regions[slot], 0, load.landing};
+    uint64_t number = 0;
+    node.must(node.library.begin(node.rail, &landing, "test", 0, &number), "begin");
+    node.check(number == exchange, "exchanges are numbered from 1");
+    const auto& sends = plans[static_cast<size_t>(e)].sends;
+    auto expect = [&](const PlannedSend& send) {
+      if (send.to != node.number) return;
+      node.must(node.library.expect(node.rail, number, send.from, send.round, {}), "expect");
+    };
+    const bool late = own() % 3 == 0;  // announces what has come already
+    if (!late) std::for_each(sends.begin(), sends.end(), expect);
+    for (const PlannedSend& send : sends) {
+      if (send.from != node.number) continue;
+      tide_rail_transfer transfer = {};
+      transfer.node = send.to;
+      transfer.round = send.round;
+      transfer.source = {source_regions[slot], 0, load.landing};
+      transfer.ranges = send.ranges.data();
+      transfer.range_count = static_cast<uint32_t>(send.ranges.size());
+      node.must(node.library.send(node.rail, number, &transfer), "send");
+      ++transfers;
+      for (const tide_rail_range& range : send.ranges) bytes_sent += range.bytes;
+    }
+    if (late) std::for_each(sends.begin(), sends.end(), expect);
+    node.must(node.library.end(node.rail, number), "end");
+  }
+  for (int e = std::max(0, load.exchanges - load.depth); e < load.exchanges; ++e) verify(e);
+  tide_rail_stats stats;
+  node.must(node.library.get_stats(node.rail, &stats), "stats");
+  node.check(stats.exchanges == static_cast<uint64_t>(load.exchanges), "exchanges are counted");
+  node.check(stats.transfers == transfers, "transfers are counted");
+  node.check(stats.bytes_sent == bytes_sent, "bytes sent are counted");
+  node.barrier();
+}
+
+void expect_all_well(const Setup& setup, const Load& load, int limit_s = 60) {
+  Run run(setup, [&](Node& node) { take_part(node, load); });
+  EXPECT_EQ(run.wait(limit_s), std::vector<int>(static_cast<size_t>(setup.nodes), 0));
+}
+
+TEST(Transfers, TwoNodes) { expect_all_well({}, {}); }
+
+}  // namespace
