@@ -9,7 +9,8 @@
 namespace tide::pacing {
 namespace {
 
-// Shares of a part start at multiples of this, an InfiniBand packet at the largest MTU.
+// Shares of a part start at multiples of this, an InfiniBand packet at the largest MTU, unless
+// stripe_bytes is less.
 constexpr uint64_t kShareUnit = 4096;
 constexpr int kMaxNodes = 1024;
 
@@ -23,7 +24,8 @@ Shares shares_of(const RoundSettings& settings, uint64_t bytes) {
   const uint64_t wanted =
       std::clamp<uint64_t>(stripes, 1, static_cast<uint64_t>(settings.queue_pairs));
   uint64_t share = bytes / wanted + (bytes % wanted != 0);
-  share += (kShareUnit - share % kShareUnit) % kShareUnit;
+  const uint64_t unit = std::min(kShareUnit, settings.stripe_bytes);
+  share += (unit - share % unit) % unit;
   if (share >= bytes) return {.queue_pairs = 1, .share = bytes};
   return {.queue_pairs = static_cast<int>(bytes / share + (bytes % share != 0)), .share = share};
 }

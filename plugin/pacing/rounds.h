@@ -100,7 +100,7 @@ struct Failure {
   int node = -1;    // whose fault
   int teller = -1;  // the node that told us, -1: seen here
   uint64_t exchange = 0;
-  int round = -1;           // -1: no transfer with that node was open
+  int round = -1;           // the lowest that was open; -1: nothing was
   const char* detail = "";  // a literal
 };
 // "node 3 does not answer: rail 1, exchange 17, round 2"; allocates.
@@ -201,6 +201,7 @@ class Rounds {
   void push(const Action& action);
   void say(int peer, MessageKind kind, uint64_t exchange, int round, Level level);
   void fail(const Failure& failure);
+  void locate(Failure& failure, int peer) const;
   void protocol_error(int peer, uint64_t exchange, int round, const char* detail);
 
   bool acknowledges() const { return settings_.pacing != Pacing::kOff; }

@@ -7,6 +7,8 @@
 namespace tide::pacing {
 namespace {
 
+constexpr int kAnyPeer = -1;
+
 uint32_t all_of(int queue_pairs) { return (1u << queue_pairs) - 1; }
 
 }  // namespace
@@ -219,7 +221,8 @@ void Rounds::on_ask(int peer, const Message& message, Nanoseconds now) {
   Level level = receiving.acknowledged ? Level::kHead : Level::kNothing;
   if (receiving.landed) {
     level = Level::kAll;
-  } else {
+  } else if (receiving.epoch != message.epoch) {
+    receiving.epoch = message.epoch;
     receiving.forget_arrivals();  // all of it comes again
   }
   say(peer, MessageKind::kAcknowledge, message.exchange, round, level);
@@ -230,11 +233,13 @@ void Rounds::on_abort(int peer, const Message& message) {
       message.node >= nodes_) {
     return protocol_error(peer, message.exchange, -1, "an abort that means nothing");
   }
-  fail({.reason = static_cast<Failure::Reason>(message.level),
-        .node = message.node,
-        .teller = peer,
-        .exchange = message.exchange,
-        .round = message.round == kMaxRounds ? -1 : static_cast<int>(message.round)});
+  Failure failure{.reason = static_cast<Failure::Reason>(message.level),
+                  .node = message.node,
+                  .teller = peer,
+                  .exchange = message.exchange,
+                  .round = message.round == kMaxRounds ? -1 : static_cast<int>(message.round)};
+  if (failure.round < 0) locate(failure, kAnyPeer);
+  fail(failure);
 }
 
 void Rounds::disconnected(int peer) {
@@ -273,26 +278,37 @@ void Rounds::reconnected(int node, uint32_t epoch, Nanoseconds now) {
   }
 }
 
-// The oldest open transfer with that peer, for the message.
 void Rounds::lost(int peer) {
   if (failed() || !is_peer(peer)) return;
   Failure failure{.reason = Failure::Reason::kLost, .node = peer};
-  for (uint64_t number = oldest_; number < next_ && failure.round < 0; ++number) {
-    const Exchange* exchange = find(number);
-    if (exchange == nullptr) continue;
-    failure.exchange = number;
-    for (int i = exchange->first_undone; i < exchange->submitted && failure.round < 0; ++i) {
-      const Sending& sending = exchange->sends[static_cast<size_t>(i)];
-      if (sending.peer == peer && !sending.done) failure.round = sending.round;
+  locate(failure, peer);
+  if (failure.round < 0) locate(failure, kAnyPeer);
+  fail(failure);
+}
+
+// The oldest exchange and in it the lowest round that is not over, of those with `peer`, as the
+// place of the failure.
+void Rounds::locate(Failure& failure, int peer) const {
+  for (uint64_t number = oldest_; number < next_; ++number) {
+    const Exchange& exchange = exchanges_[number % exchanges_.size()];
+    if (!exchange.open || exchange.number != number) continue;
+    int lowest = -1;
+    for (int i = exchange.first_undone; i < exchange.submitted && lowest < 0; ++i) {
+      const Sending& sending = exchange.sends[static_cast<size_t>(i)];
+      if (!sending.done && (peer == kAnyPeer || sending.peer == peer)) lowest = sending.round;
     }
-    for (int r = 0; r < exchange->receive_end; ++r) {
-      const Receiving& receiving = exchange->receives[static_cast<size_t>(r)];
-      if (receiving.peer != peer || receiving.landed) continue;
-      failure.round = failure.round < 0 ? r : std::min(failure.round, r);
+    for (int round = 0; round < exchange.receive_end; ++round) {
+      const Receiving& receiving = exchange.receives[static_cast<size_t>(round)];
+      if (receiving.peer == -1 || receiving.landed) continue;
+      if (peer != kAnyPeer && receiving.peer != peer) continue;
+      if (lowest < 0 || round < lowest) lowest = round;
       break;
     }
+    if (lowest < 0) continue;
+    failure.exchange = number;
+    failure.round = lowest;
+    return;
   }
-  fail(failure);
 }
 
 // ---- time ----

@@ -31,6 +31,7 @@ struct Rounds::Receiving {
   bool expected = false;
   bool acknowledged = false;
   bool landed = false;
+  uint32_t epoch = 0;         // of the connection that brings it
   bool has_tail = false;      // known when there is any immediate
   int head_queue_pairs = 0;   // 0: no immediate of it yet
   int tail_queue_pairs = 0;   //
