@@ -113,7 +113,8 @@ struct Action {
     kLanded,   // all bytes of receive `round`, from `peer`, are there
     kSent,     // the source of send `round`, to `peer`, may be reused
     kDone,     // after end(): all sends are sent and all receives have landed
-    kFailed,   // see failure(); only kAbort messages to the peers follow
+    kFailed,   // see failure(); only kAbort messages follow: go on to hand in messages and
+               // reconnections while peers may not have heard
   };
   Kind kind = Kind::kMessage;
   int peer = 0;
@@ -201,6 +202,7 @@ class Rounds {
   void push(const Action& action);
   void say(int peer, MessageKind kind, uint64_t exchange, int round, Level level);
   void fail(const Failure& failure);
+  void tell_failure(int peer);
   void locate(Failure& failure, int peer) const;
   void protocol_error(int peer, uint64_t exchange, int round, const char* detail);
 

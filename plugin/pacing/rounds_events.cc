@@ -65,18 +65,21 @@ void Rounds::fail(const Failure& failure) {
         .peer = failure.node,
         .exchange = failure.exchange,
         .round = failure.round});
-  const uint32_t round = failure.round < 0 ? kMaxRounds : static_cast<uint32_t>(failure.round);
   for (int peer = 0; peer < nodes_; ++peer) {
-    if (!is_peer(peer)) continue;
-    push({.kind = Action::Kind::kMessage,
-          .peer = peer,
-          .message = {.kind = MessageKind::kAbort,
-                      .level = static_cast<uint8_t>(failure.reason),
-                      .node = static_cast<uint16_t>(failure.node),
-                      .epoch = peers_[static_cast<size_t>(peer)].epoch,
-                      .exchange = failure.exchange,
-                      .round = round}});
+    if (is_peer(peer)) tell_failure(peer);
   }
+}
+
+void Rounds::tell_failure(int peer) {
+  push({.kind = Action::Kind::kMessage,
+        .peer = peer,
+        .message = {.kind = MessageKind::kAbort,
+                    .level = static_cast<uint8_t>(failure_.reason),
+                    .node = static_cast<uint16_t>(failure_.node),
+                    .epoch = peers_[static_cast<size_t>(peer)].epoch,
+                    .exchange = failure_.exchange,
+                    .round = failure_.round < 0 ? static_cast<uint32_t>(kMaxRounds)
+                                                : static_cast<uint32_t>(failure_.round)}});
 }
 
 void Rounds::protocol_error(int peer, uint64_t exchange, int round, const char* detail) {
@@ -149,8 +152,13 @@ void Rounds::immediate(int peer, int queue_pair, uint32_t value, Nanoseconds now
 }
 
 void Rounds::message(int peer, std::span<const std::byte> bytes, Nanoseconds now) {
-  if (failed() || !is_peer(peer)) return;
+  if (!is_peer(peer)) return;
   const std::optional<Message> message = decode_message(bytes);
+  if (failed()) {
+    // It may not have heard: the connection was broken then.
+    if (message && message->kind == MessageKind::kProbe) tell_failure(peer);
+    return;
+  }
   if (!message) return protocol_error(peer, 0, -1, "a message that means nothing");
   if (message->epoch != peers_[static_cast<size_t>(peer)].epoch)
     return;  // of an earlier connection
@@ -247,10 +255,11 @@ void Rounds::disconnected(int peer) {
 }
 
 void Rounds::reconnected(int node, uint32_t epoch, Nanoseconds now) {
-  if (failed() || !is_peer(node)) return;
+  if (!is_peer(node)) return;
   Peer& peer = peers_[static_cast<size_t>(node)];
   peer.connected = true;
   peer.epoch = epoch;
+  if (failed()) return tell_failure(node);
   peer.under_way.fill(0);
   peer.probed_at = peer.answered_at = now;
   idle_ = false;
