@@ -112,6 +112,7 @@ void Rail::complete(const ibv_wc& completion, uint64_t now) {
   const bool okay = completion.status == IBV_WC_SUCCESS;
   if (!id.receive) {
     if (okay) {
+      other.attempts = 0;
       link->sends_completed(id, [&](uint64_t ticket) { rounds_->sent(ticket, now); });
       take_actions(now);
       flush_outbox(id.node);

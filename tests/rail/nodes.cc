@@ -33,30 +33,31 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-Node::Node(int node, const Setup& node_setup, Board* node_board, const RailLibrary& node_library)
-    : number(node), setup(node_setup), board(*node_board), library(node_library) {}
+Node::Node(int node, const Cluster& node_cluster, Board* node_board,
+           const RailLibrary& node_library)
+    : number(node), cluster(node_cluster), board(*node_board), library(node_library) {}
 
 void Node::open() {
   tide_rail_options options = {};
   options.struct_bytes = sizeof(options);
   options.node = number;
-  options.nodes = setup.nodes;
+  options.nodes = cluster.nodes;
   options.rail = 0;
   options.rails = 1;
   options.interface = "lo";
-  options.pacing = setup.pacing;
-  options.head_bytes = setup.head_bytes;
-  options.queue_pairs = setup.queue_pairs;
+  options.pacing = cluster.pacing;
+  options.head_bytes = cluster.head_bytes;
+  options.queue_pairs = cluster.queue_pairs;
   options.traffic_class = -1;
   options.control_traffic_class = 96;
-  options.timeout_ms = setup.timeout_ms;
+  options.timeout_ms = cluster.timeout_ms;
   options.core = -1;
-  options.spin_ns = setup.spin_ns;
+  options.spin_ns = cluster.spin_ns;
   options.log = print;
   static int self;
   self = number;
   options.log_context = &self;
-  if (setup.change) setup.change(number, options);
+  if (cluster.change) cluster.change(number, options);
   char reason[512] = "";
   const tide_rail_result result = library.open(&options, &rail, reason, sizeof(reason));
   must(result, reason);
@@ -67,7 +68,7 @@ void Node::open() {
 tide_rail_result Node::try_connect() {
   barrier();
   const char* addresses[kMaxNodes];
-  for (int i = 0; i < setup.nodes; ++i) addresses[i] = board.addresses[i];
+  for (int i = 0; i < cluster.nodes; ++i) addresses[i] = board.addresses[i];
   return library.connect(rail, addresses);
 }
 
@@ -84,7 +85,7 @@ uint32_t Node::add_region(void* base, uint64_t bytes) {
 
 void Node::barrier() {
   const uint32_t turn = board.turn.load();
-  if (board.arrived.fetch_add(1) + 1 == static_cast<uint32_t>(setup.nodes)) {
+  if (board.arrived.fetch_add(1) + 1 == static_cast<uint32_t>(cluster.nodes)) {
     board.arrived.store(0);
     board.turn.fetch_add(1);
     return;
@@ -113,12 +114,12 @@ void Node::close() {
   rail = nullptr;
 }
 
-Run::Run(const Setup& setup, const Body& body) {
+Run::Run(const Cluster& cluster, const Body& body) {
   void* memory =
       mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   board_ = new (memory) Board{};
   const std::string fabric = "rail-" + std::to_string(getpid()) + "-" + std::to_string(++runs);
-  for (int node = 0; node < setup.nodes; ++node) {
+  for (int node = 0; node < cluster.nodes; ++node) {
     std::fflush(nullptr);
     const pid_t child = fork();
     if (child != 0) {
@@ -129,13 +130,13 @@ Run::Run(const Setup& setup, const Body& body) {
     setenv("SOFTVERBS_FABRIC", fabric.c_str(), 1);
     setenv("SOFTVERBS_HOST", std::to_string(node).c_str(), 1);
     setenv("SOFTVERBS_PROCESS", ("node" + std::to_string(node)).c_str(), 1);
-    for (const std::string& entry : setup.environment) {
+    for (const std::string& entry : cluster.environment) {
       const size_t equals = entry.find('=');
       setenv(entry.substr(0, equals).c_str(), entry.substr(equals + 1).c_str(), 1);
     }
     const char* path = getenv("RAIL_PLUGIN");
     const RailLibrary library(path != nullptr ? path : "build/lib/libnccl-net-tide.so");
-    Node self(node, setup, board_, library);
+    Node self(node, cluster, board_, library);
     body(self);
     if (self.rail != nullptr) self.close();
     std::fflush(nullptr);

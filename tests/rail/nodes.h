@@ -23,7 +23,7 @@ struct Board {
   char errors[kMaxNodes][2048];  // tide_rail_error, where a node leaves it
 };
 
-struct Setup {
+struct Cluster {
   int nodes = 2;
   tide_rail_pacing pacing = TIDE_RAIL_PACE_HEAD;
   uint64_t head_bytes = 64 << 10;
@@ -39,7 +39,7 @@ struct Setup {
 // In a node's process. What fails ends the process with a message.
 class Node {
  public:
-  Node(int number, const Setup& setup, Board* board, const RailLibrary& library);
+  Node(int number, const Cluster& cluster, Board* board, const RailLibrary& library);
 
   void open();
   tide_rail_result try_connect();
@@ -53,7 +53,7 @@ class Node {
   void close();
 
   const int number;
-  const Setup& setup;
+  const Cluster& cluster;
   Board& board;
   const RailLibrary& library;
   tide_rail* rail = nullptr;
@@ -66,7 +66,7 @@ uint64_t now_ns();
 using Body = std::function<void(Node&)>;
 class Run {
  public:
-  Run(const Setup& setup, const Body& body);
+  Run(const Cluster& cluster, const Body& body);
   ~Run();
   std::vector<int> wait(int limit_s);
   pid_t pid(int node) const { return pids_[static_cast<size_t>(node)]; }

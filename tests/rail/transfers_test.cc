@@ -81,7 +81,7 @@ void take_part(Node& node, const Load& load) {
   }
   std::vector<PlannedExchange> plans;
   for (int e = 0; e < load.exchanges; ++e) {
-    plans.push_back(plan(random, node.setup.nodes, load.most_bytes, load.landing));
+    plans.push_back(plan(random, node.cluster.nodes, load.most_bytes, load.landing));
   }
   std::mt19937_64 own(load.seed * 100 + static_cast<uint64_t>(node.number));
   std::vector<uint32_t> landed(1024);
@@ -148,11 +148,83 @@ void take_part(Node& node, const Load& load) {
   node.barrier();
 }
 
-void expect_all_well(const Setup& setup, const Load& load, int limit_s = 60) {
-  Run run(setup, [&](Node& node) { take_part(node, load); });
-  EXPECT_EQ(run.wait(limit_s), std::vector<int>(static_cast<size_t>(setup.nodes), 0));
+void expect_all_well(const Cluster& cluster, const Load& load, int limit_s = 60) {
+  Run run(cluster, [&](Node& node) { take_part(node, load); });
+  EXPECT_EQ(run.wait(limit_s), std::vector<int>(static_cast<size_t>(cluster.nodes), 0));
 }
 
-TEST(Transfers, TwoNodes) { expect_all_well({}, {}); }
+// Every pacing with every number of queue pairs; heads small enough that most transfers have tails.
+TEST(Transfers, EveryPacingAndQueuePairs) {
+  for (const auto pacing : {TIDE_RAIL_PACE_OFF, TIDE_RAIL_PACE_HEAD, TIDE_RAIL_PACE_FULL}) {
+    for (int queue_pairs = 1; queue_pairs <= 4; ++queue_pairs) {
+      SCOPED_TRACE("pacing " + std::to_string(pacing) + ", queue pairs " +
+                   std::to_string(queue_pairs));
+      Cluster cluster;
+      cluster.pacing = pacing;
+      cluster.queue_pairs = queue_pairs;
+      cluster.nodes = 2 + queue_pairs % 3;
+      Load load;
+      load.exchanges = 40;
+      load.most_bytes = 400000;
+      load.seed = static_cast<uint64_t>(pacing * 10 + queue_pairs);
+      expect_all_well(cluster, load);
+    }
+  }
+}
+
+TEST(Transfers, EightNodes) {
+  Cluster cluster;
+  cluster.nodes = 8;
+  cluster.queue_pairs = 2;
+  Load load;
+  load.exchanges = 30;
+  load.landing = 1 << 19;
+  expect_all_well(cluster, load);
+}
+
+// More exchanges than can be open: begin waits, nothing is lost.
+TEST(Transfers, ManySmallExchanges) {
+  Cluster cluster;
+  cluster.nodes = 4;
+  cluster.spin_ns = 0;
+  Load load;
+  load.exchanges = 800;
+  load.depth = 30;
+  load.most_bytes = 3000;
+  load.landing = 40000;
+  expect_all_well(cluster, load);
+}
+
+TEST(Transfers, LargeOnes) {
+  Cluster cluster;
+  cluster.head_bytes = 8 << 20;
+  cluster.queue_pairs = 2;
+  Load load;
+  load.exchanges = 4;
+  load.depth = 1;
+  load.most_bytes = 64 << 20;
+  load.landing = 160 << 20;
+  expect_all_well(cluster, load);
+}
+
+void expect_well_with_faults(const char* script, int queue_pairs) {
+  Cluster cluster;
+  cluster.nodes = 3;
+  cluster.queue_pairs = queue_pairs;
+  cluster.environment = {std::string("SOFTVERBS_FAULTS=tests/rail/faults/") + script,
+                         // 1 ms, so that lost packets are soon sent again, or given up.
+                         "TIDE_NET_TIMEOUT=8", "TIDE_NET_RETRY_COUNT=4"};
+  Load load;
+  load.exchanges = 60;
+  load.seed = 7;
+  expect_all_well(cluster, load);
+}
+
+TEST(Faults, Reordering) { expect_well_with_faults("reorder.txt", 4); }
+TEST(Faults, Loss) { expect_well_with_faults("loss.txt", 2); }
+TEST(Faults, LateMessages) { expect_well_with_faults("late.txt", 2); }
+TEST(Faults, RetriesExceeded) { expect_well_with_faults("retry_exceeded.txt", 2); }
+TEST(Faults, Flushed) { expect_well_with_faults("flushed.txt", 3); }
+TEST(Faults, FatalQueuePairs) { expect_well_with_faults("fatal.txt", 1); }
 
 }  // namespace
