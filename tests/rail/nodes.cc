@@ -114,7 +114,7 @@ void Node::close() {
   rail = nullptr;
 }
 
-Run::Run(const Cluster& cluster, const Body& body) {
+Processes::Processes(const Cluster& cluster, const Body& body) {
   void* memory =
       mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   board_ = new (memory) Board{};
@@ -144,7 +144,7 @@ Run::Run(const Cluster& cluster, const Body& body) {
   }
 }
 
-Run::~Run() {
+Processes::~Processes() {
   for (const pid_t pid : pids_) {
     if (pid <= 0) continue;
     kill(pid, SIGKILL);
@@ -153,7 +153,7 @@ Run::~Run() {
   munmap(board_, sizeof(Board));
 }
 
-std::vector<int> Run::wait(int limit_s) {
+std::vector<int> Processes::wait(int limit_s) {
   std::vector<int> ends(pids_.size(), -1000);
   const uint64_t deadline = now_ns() + static_cast<uint64_t>(limit_s) * 1'000'000'000;
   for (size_t left = pids_.size(); left > 0;) {

@@ -64,10 +64,10 @@ uint64_t now_ns();
 // How the processes ended, by node: exit status, or minus the signal. Processes that take longer
 // than limit_s are killed; -9 then.
 using Body = std::function<void(Node&)>;
-class Run {
+class Processes {
  public:
-  Run(const Cluster& cluster, const Body& body);
-  ~Run();
+  Processes(const Cluster& cluster, const Body& body);
+  ~Processes();
   std::vector<int> wait(int limit_s);
   pid_t pid(int node) const { return pids_[static_cast<size_t>(node)]; }
   Board& board() { return *board_; }

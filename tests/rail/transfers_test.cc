@@ -149,7 +149,7 @@ void take_part(Node& node, const Load& load) {
 }
 
 void expect_all_well(const Cluster& cluster, const Load& load, int limit_s = 60) {
-  Run run(cluster, [&](Node& node) { take_part(node, load); });
+  Processes run(cluster, [&](Node& node) { take_part(node, load); });
   EXPECT_EQ(run.wait(limit_s), std::vector<int>(static_cast<size_t>(cluster.nodes), 0));
 }
 
