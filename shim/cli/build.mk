@@ -44,3 +44,21 @@ ifeq ($(VERBS_HEADERS),yes)
 $(OBJ)/shim/cli/doctor_gid.cc.o: EXTRA += -DTIDE_WITH_VERBS
 $(BIN)/tide: $(call objects,plugin/verbs/gid.cc)
 endif
+
+# The page of `tide report --html` and Chart.js travel inside the command as well. Without Chart.js
+# the page has tables only.
+APT += libjs-chart.js
+CHART_JS := $(firstword $(wildcard $(addprefix /usr/share/javascript/chart.js/,chart.min.js chart.umd.js Chart.min.js)))
+ifeq ($(CHART_JS),)
+SKIPPED += charts_of_tide_report_--html:_install_libjs-chart.js
+endif
+$(OBJ)/shim/cli/report_page.inc: shim/cli/report_page.html
+	@mkdir -p $(@D)
+	{ printf 'R"page('; cat $<; printf ')page"\n'; } >$@
+# A folder for each case, so that Chart.js is taken up when it is installed later.
+CHART_JS_DIR := $(OBJ)/shim/cli/$(if $(CHART_JS),,no_)chart_js
+$(CHART_JS_DIR)/chart_js.inc: shim/cli/report_chart_licence.txt $(CHART_JS)
+	@mkdir -p $(@D)
+	{ printf 'R"chartjs('; $(if $(CHART_JS),cat $^;) printf ')chartjs"\n'; } >$@
+$(OBJ)/shim/cli/report_html.cc.o: EXTRA += -I$(OBJ)/shim/cli -I$(CHART_JS_DIR)
+$(OBJ)/shim/cli/report_html.cc.o: $(OBJ)/shim/cli/report_page.inc $(CHART_JS_DIR)/chart_js.inc

@@ -21,6 +21,7 @@ struct Exit {
 void add_plan(CLI::App& tide);
 void add_plan_search(CLI::App& plan);
 void add_plan_wave(CLI::App& plan);
+void add_report(CLI::App& tide);
 void add_run(CLI::App& tide);
 void add_profile(CLI::App& tide);
 void add_doctor(CLI::App& tide);

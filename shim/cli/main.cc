@@ -15,9 +15,11 @@ int main(int argc, char** argv) {
   tide.set_version_flag("--version", "tide " TIDE_VERSION);
   tide.require_subcommand(1);
   tide.footer(
-      "Exit status: 0 done; 1 bad input or no plan; 2 bad command line; 3 search: nothing fits.");
+      "Exit status: 0 done; 1 bad input or no plan; 2 bad command line; 3 nothing fits.");
   tide::cli::add_plan(tide);
+  tide::cli::add_report(tide);
   tide::cli::add_run(tide);
+  tide::cli::add_profile(tide);
   tide::cli::add_doctor(tide);
   tide::cli::add_build_torch(tide);
   tide::cli::add_completion(tide);

@@ -1,0 +1,148 @@
+// Reads one rank's report strictly: what is missing or of another type is an error, never a zero.
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "shim/cli/report.h"
+#include "tide/error.h"
+
+namespace tide::cli {
+namespace {
+
+using nlohmann::json;
+
+class Reader {
+ public:
+  explicit Reader(const std::string& file) : file_(file) {}
+
+  // A value of the map `at`, which is called `path` in messages ("" at the top).
+  const json& field(const json& at, const std::string& path, const char* key) const {
+    if (!at.is_object()) fail(path + " is not a map");
+    const auto found = at.find(key);
+    if (found == at.end()) fail("there is no '" + path + key + "'");
+    return *found;
+  }
+  std::string text(const json& at, const std::string& path, const char* key) const {
+    const json& value = field(at, path, key);
+    if (!value.is_string()) fail("'" + path + key + "' is " + value.dump() + ", not a text");
+    return value.get<std::string>();
+  }
+  int64_t count(const json& at, const std::string& path, const char* key) const {
+    const json& value = field(at, path, key);
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > INT64_MAX) {
+      fail("'" + path + key + "' is " + value.dump() + ", not a count");
+    }
+    return value.get<int64_t>();
+  }
+  double number(const json& at, const std::string& path, const char* key) const {
+    const json& value = field(at, path, key);
+    if (!value.is_number() || value.get<double>() < 0) {
+      fail("'" + path + key + "' is " + value.dump() + ", not a number from 0");
+    }
+    return value.get<double>();
+  }
+
+  Collectives collectives(const json& at, const std::string& path) const {
+    return {.all_gathers = count(at, path, "all_gathers"),
+            .all_gathers_stock = count(at, path, "all_gathers_stock"),
+            .reduce_scatters = count(at, path, "reduce_scatters"),
+            .reduce_scatters_stock = count(at, path, "reduce_scatters_stock"),
+            .copy_bytes = count(at, path, "copy_bytes"),
+            .copy_bytes_avoided = count(at, path, "copy_bytes_avoided")};
+  }
+
+  GroupReport group(const json& at, const std::string& path) const {
+    return {.index = count(at, path, "index"),
+            .name = text(at, path, "name"),
+            .parameters = count(at, path, "parameters"),
+            .bytes = count(at, path, "bytes"),
+            .tier = text(at, path, "tier"),
+            .reason = text(at, path, "reason"),
+            .reduce_tier = text(at, path, "reduce_scatter_tier"),
+            .reduce_reason = text(at, path, "reduce_scatter_reason"),
+            .counters = collectives(at, path)};
+  }
+
+  std::optional<ObservedReport> observed(const json& at) const {
+    const std::string path = "observed.";
+    if (count(at, path, "steps") == 0) return {};
+    ObservedReport result;
+    result.step_seconds = number(at, path, "step_seconds");
+    if (result.step_seconds == 0) fail("'observed.step_seconds' is 0");
+    result.recoverable_seconds = number(at, path, "recoverable_seconds_per_step");
+    for (size_t i = 0; i < kPhases; ++i) {
+      const json& phase = field(at, path, kPhaseNames[i]);
+      const std::string of = path + kPhaseNames[i] + ".";
+      result.phases[i] = {.bytes = number(phase, of, "bytes_per_step"),
+                          .seconds = number(phase, of, "seconds_per_step")};
+    }
+    return result;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(file_ + ": " + what,
+                "give files that TIDE_REPORT wrote, of a Tide like this one (" TIDE_VERSION ")");
+  }
+
+ private:
+  const std::string& file_;
+};
+
+std::string read_file(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  if (in) text << in.rdbuf();
+  if (!in || text.fail()) {
+    throw Error("cannot read " + file + ": " + std::strerror(errno ? errno : EIO),
+                "check the path that TIDE_REPORT named");
+  }
+  return text.str();
+}
+
+json parse(const std::string& file) {
+  const std::string text = read_file(file);
+  try {
+    return json::parse(text);
+  } catch (const json::parse_error& error) {
+    // The library counts bytes from 1; what remains of a file that was cut is whole up to its end.
+    if (error.byte > text.find_last_not_of(" \n\r\t") + 1) {
+      throw Error(
+          file + ": the report ends in the middle, after " + std::to_string(text.size()) + " bytes",
+          "the rank was killed while it wrote, or the disk is full; leave the file out");
+    }
+    throw Error(file + ": not JSON: " + std::string(error.what()).substr(sizeof("[json.exception")),
+                "give files that TIDE_REPORT wrote");
+  }
+}
+
+}  // namespace
+
+RankReport read_rank_report(const std::string& file) {
+  const json top = parse(file);
+  const Reader reader(file);
+  RankReport report;
+  report.file = file;
+  report.version = reader.text(top, "", "version");
+  report.torch = reader.text(top, "", "torch");
+  report.mode = reader.text(top, "", "mode");
+  report.rank = reader.count(top, "", "rank");
+  report.world_size = reader.count(top, "", "world_size");
+  report.nodes = reader.count(top, "", "nodes");
+  report.local_ranks = reader.count(top, "", "local_ranks");
+  const json& groups = reader.field(top, "", "groups");
+  if (!groups.is_array()) reader.fail("'groups' is not a list");
+  for (const json& group : groups) {
+    const std::string path = "groups[" + std::to_string(report.groups.size()) + "].";
+    report.groups.push_back(reader.group(group, path));
+  }
+  const json& totals = reader.field(top, "", "totals");
+  report.totals = reader.collectives(totals, "totals.");
+  report.slot_bytes = reader.count(totals, "totals.", "slot_bytes");
+  report.bytes_pushed = reader.count(totals, "totals.", "bytes_pushed");
+  if (top.contains("observed")) report.observed = reader.observed(top["observed"]);
+  return report;
+}
+
+}  // namespace tide::cli
