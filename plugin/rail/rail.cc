@@ -253,20 +253,17 @@ tide_rail_result Rail::connect(const char* const* addresses) {
     set_up.run(&ends);
   } catch (const Failed& error) {
     const Nic::Hold hold(*nic_);
-    for (int node = 0; node < options_.nodes; ++node) {
-      if (is_peer(node)) peer(node).stream = std::move(ends[static_cast<size_t>(node)].stream);
-    }
-    listener_ = {};
+    refuse_all(&ends);
     fail(error.result(), error.culprit(), error.what(), "");
     return result_;
   } catch (const Error& error) {
     const Nic::Hold hold(*nic_);
-    listener_ = {};
+    refuse_all(&ends);
     fail(TIDE_RAIL_SYSTEM, options_.node, error.what(), "");
     return result_;
   }
-  listener_ = {};
   const Nic::Hold hold(*nic_);
+  listener_ = {};
   connected_ = true;
   const uint64_t now = now_ns();
   for (int node = 0; node < options_.nodes; ++node) {
@@ -285,6 +282,15 @@ tide_rail_result Rail::connect(const char* const* addresses) {
   log(LogLevel::kInfo, self() + " connected to " + std::to_string(options_.nodes - 1) + " nodes, " +
                            std::to_string(options_.queue_pairs) + " queue pairs each");
   return result_;
+}
+
+// Set-up has failed. Nodes that come later are told why, until close.
+void Rail::refuse_all(std::vector<PeerEnd>* ends) {
+  for (int node = 0; node < options_.nodes; ++node) {
+    if (is_peer(node)) peer(node).stream = std::move((*ends)[static_cast<size_t>(node)].stream);
+  }
+  nic_->watch(listener_.get(), this);
+  nic_->add(this);
 }
 
 tide_rail_result Rail::add_region(void* base, uint64_t bytes, int fd, uint64_t offset,

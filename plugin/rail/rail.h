@@ -76,6 +76,8 @@ enum class LinkState : uint8_t {
 };
 const char* to_string(LinkState state);
 
+struct PeerEnd;
+
 struct Peer {
   net::Stream stream;
   Hello hello;
@@ -226,6 +228,7 @@ class Rail : public Client {
   void fail(tide_rail_result result, int culprit, const std::string& what,
             const std::string& remedy);
   Hello introduce() const;
+  void refuse_all(std::vector<PeerEnd>* ends);
   void create_queue();
   void register_control_memory();
   std::unique_ptr<Link> make_link(int node, uint32_t generation);
@@ -277,7 +280,8 @@ class Rail : public Client {
   const pid_t process_;
   std::shared_ptr<Nic> nic_;
   uint64_t nonce_ = 0;
-  net::FileDescriptor listener_;
+  net::FileDescriptor listener_;      // until all are connected
+  std::vector<net::Stream> refused_;  // who came after set-up had failed
   net::Handle handle_ = {};
   std::string address_;
   std::condition_variable changed_;

@@ -176,6 +176,13 @@ void Rail::say_frame(int node, FrameType type, const std::vector<uint8_t>& body)
 }
 
 void Rail::on_socket(int fd) {
+  if (fd == listener_.get()) {
+    while (net::FileDescriptor guest = net::accept_on(listener_)) {
+      refused_.emplace_back(std::move(guest))
+          .send(static_cast<net::FrameType>(FrameType::kRefuse), encode_text(failure_));
+    }
+    return;
+  }
   const auto found = node_of_socket_.find(fd);
   if (found == node_of_socket_.end()) return;
   read_stream(found->second, now_ns());

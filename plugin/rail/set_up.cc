@@ -50,7 +50,7 @@ void SetUp::run(std::vector<PeerEnd>* ends) {
   } catch (const Error& error) {
     // Those who have not said who they are want to know too.
     for (Guest& guest : guests_) {
-      if (!guest.refused) refuse(guest, options_.name(options_.node) + ": " + error.what());
+      if (!guest.refused) refuse(guest, error.what());
     }
     throw;
   }

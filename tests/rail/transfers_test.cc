@@ -1,6 +1,7 @@
 // Bytes arrive where they should, and nowhere else: random exchanges between 2 to 8 nodes.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -205,6 +206,130 @@ TEST(Transfers, LargeOnes) {
   load.most_bytes = 64 << 20;
   load.landing = 160 << 20;
   expect_all_well(cluster, load);
+}
+
+// The all-gather by recursive doubling as shim/collective does it: everything is handed in at once,
+// ranges wait for the rounds that bring their bytes.
+void gather(Node& node, uint64_t shard, int turns) {
+  node.connect();
+  const int nodes = node.cluster.nodes;
+  std::vector<uint8_t> memory(shard * static_cast<uint64_t>(nodes));
+  const uint32_t region = node.add_region(memory.data(), memory.size());
+  const tide_rail_memory all{region, 0, memory.size()};
+  auto place = [&](int owner) { return shard * static_cast<uint64_t>(owner % nodes); };
+  for (int turn = 0; turn < turns; ++turn) {
+    std::fill(memory.begin(), memory.end(), 0);
+    std::memset(&memory[place(node.number)], turn * 10 + node.number + 1, shard);
+    // Nobody may write into memory that is still being filled, nor read what is cleared again.
+    node.barrier();
+    uint64_t exchange = 0;
+    node.must(node.library.begin(node.rail, &all, "gather", 0, &exchange), "begin");
+    std::vector<int> came(static_cast<size_t>(nodes), -1);  // round, by distance
+    uint32_t round = 0;
+    for (int distance = 1; distance < nodes; distance *= 2, ++round) {
+      const int count = std::min(distance, nodes - distance);
+      const int from = (node.number + distance) % nodes;
+      for (int i = 0; i < count; ++i)
+        came[static_cast<size_t>(distance + i)] = static_cast<int>(round);
+      node.must(node.library.expect(node.rail, exchange, from, round, {}), "expect");
+    }
+    round = 0;
+    for (int distance = 1; distance < nodes; distance *= 2, ++round) {
+      std::vector<tide_rail_range> ranges;
+      for (int i = 0; i < std::min(distance, nodes - distance); ++i) {
+        ranges.push_back(
+            {place(node.number + i), place(node.number + i), shard, came[static_cast<size_t>(i)]});
+      }
+      tide_rail_transfer transfer = {};
+      transfer.node = (node.number + nodes - distance) % nodes;
+      transfer.round = round;
+      transfer.source = all;
+      transfer.ranges = ranges.data();
+      transfer.range_count = static_cast<uint32_t>(ranges.size());
+      node.must(node.library.send(node.rail, exchange, &transfer), "send");
+    }
+    node.must(node.library.end(node.rail, exchange), "end");
+    node.must(node.library.wait(node.rail, exchange), "wait");
+    for (int owner = 0; owner < nodes; ++owner) {
+      const auto first = memory.begin() + static_cast<std::ptrdiff_t>(place(owner));
+      node.check(std::count(first, first + static_cast<std::ptrdiff_t>(shard),
+                            static_cast<uint8_t>(turn * 10 + owner + 1)) ==
+                     static_cast<std::ptrdiff_t>(shard),
+                 "the shard of node " + std::to_string(owner) + " is wrong");
+    }
+    node.barrier();
+  }
+}
+
+TEST(Transfers, Forwarding) {
+  for (int nodes = 2; nodes <= 8; ++nodes) {
+    SCOPED_TRACE(nodes);
+    Cluster cluster;
+    cluster.nodes = nodes;
+    cluster.queue_pairs = 2;
+    cluster.pacing = static_cast<tide_rail_pacing>(nodes % 3);
+    cluster.head_bytes = 128 << 10;
+    Processes run(cluster, [](Node& node) { gather(node, 150'001, 5); });
+    EXPECT_EQ(run.wait(30), std::vector<int>(static_cast<size_t>(nodes), 0));
+  }
+}
+
+// Memory that is registered by file descriptor, as a GPU's is: each landing is flushed first.
+TEST(Transfers, DmaBuf) {
+  Cluster cluster;
+  cluster.environment = {"SOFTVERBS_DMABUF=1"};
+  Processes run(cluster, [](Node& node) {
+    node.connect();
+    constexpr uint64_t kBytes = 1 << 20;
+    const int fd = memfd_create("gpu", 0);
+    node.check(ftruncate(fd, 2 * kBytes) == 0, "memfd");
+    void* memory = mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    auto* base = static_cast<uint8_t*>(memory) + kBytes;
+    uint32_t region = 0;
+    node.must(node.library.add_region(node.rail, base, kBytes, fd, kBytes, &region), "register");
+    const int peer = 1 - node.number;
+    for (uint32_t turn = 1; turn <= 30; ++turn) {
+      std::memset(base, node.number + 1, kBytes / 2);
+      volatile uint32_t landed = 0;
+      const tide_rail_memory landing{region, kBytes / 2, kBytes / 2};
+      uint64_t exchange = 0;
+      node.must(node.library.begin(node.rail, &landing, "gpu", 0, &exchange), "begin");
+      node.must(node.library.expect(node.rail, exchange, peer, 0, {&landed, turn}), "expect");
+      const tide_rail_range range{0, 0, kBytes / 2, -1};
+      tide_rail_transfer transfer = {};
+      transfer.node = peer;
+      transfer.source = {region, 0, kBytes / 2};
+      transfer.ranges = &range;
+      transfer.range_count = 1;
+      node.must(node.library.send(node.rail, exchange, &transfer), "send");
+      node.must(node.library.end(node.rail, exchange), "end");
+      node.must(node.library.wait(node.rail, exchange), "wait");
+      node.check(landed == turn, "done before its flag was stored");
+      node.check(std::count(base + kBytes / 2, base + kBytes, peer + 1) == kBytes / 2, "wrong");
+      node.barrier();
+      std::memset(base + kBytes / 2, 0, kBytes / 2);
+      node.barrier();
+    }
+  });
+  EXPECT_EQ(run.wait(20), (std::vector<int>{0, 0}));
+}
+
+// Where the device cannot register it, the caller hears so and the rail goes on.
+TEST(Transfers, NoDmaBuf) {
+  Cluster cluster;
+  Processes run(cluster, [](Node& node) {
+    node.connect();
+    std::vector<uint8_t> memory(4096);
+    uint32_t region = 0;
+    const int fd = memfd_create("gpu", 0);
+    node.check(
+        node.library.add_region(node.rail, memory.data(), 4096, fd, 0, &region) == TIDE_RAIL_SYSTEM,
+        "registered");
+    node.check(node.error().empty(), node.error());
+    node.add_region(memory.data(), 4096);
+    node.barrier();
+  });
+  EXPECT_EQ(run.wait(20), (std::vector<int>{0, 0}));
 }
 
 void expect_well_with_faults(const char* script, int queue_pairs) {
