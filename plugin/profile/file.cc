@@ -6,8 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "include/tide/nearest.h"
@@ -86,6 +85,8 @@ std::string nearest_name(const std::string& name) {
   return std::string(nearest(name, names));
 }
 
+using Seen = std::map<std::string, int>;  // keys of one map, and their lines
+
 class Reader {
  public:
   Reader(const std::string& path, ProfileFile* file) : path_(path), file_(*file) {}
@@ -120,14 +121,17 @@ class Reader {
   }
 
   // True once for each key of a map.
-  bool is_new(const YamlNode& key, const std::string& name, std::set<std::string>* seen) {
-    if (seen->insert(key.text).second) return true;
-    fail(key, "key " + in_quotes(name) + " is there twice; remove one of them");
-    return false;
+  bool is_new(const YamlNode& key, const std::string& name, Seen* seen) {
+    const auto [first, added] = seen->emplace(key.text, key.line);
+    if (!added) {
+      fail(key, "key " + in_quotes(name) + " is there twice, first on line " +
+                    std::to_string(first->second) + "; remove one of them");
+    }
+    return added;
   }
 
   void section(const YamlNode& map, const std::string& prefix) {
-    std::set<std::string> seen;
+    Seen seen;
     for (const YamlEntry& entry : map.entries) {
       const std::string name = dotted(prefix, entry.key.text);
       if (!is_new(entry.key, name, &seen)) continue;
@@ -247,7 +251,7 @@ class Reader {
     Row row{keys, std::vector<std::optional<Parsed>>(keys.size()),
             std::vector<const YamlNode*>(keys.size())};
     const size_t before = errors_.size();
-    std::set<std::string> seen;
+    Seen seen;
     for (const YamlEntry& entry : node.entries) {
       const std::string& key = entry.key.text;
       if (!is_new(entry.key, dotted(name, key), &seen) || key == more) continue;

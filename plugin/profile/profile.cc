@@ -75,8 +75,12 @@ Profile resolve(const Chosen& chosen, const Lookup& lookup,
       if (auto parsed = parse(key, given->value)) {
         value = {true, std::move(*parsed), {Source::Kind::kVariable, given->name}};
       } else {
-        errors.push_back(given->name + " is \"" + shown(given->value) +
-                         "\"; allowed: " + allowed(key));
+        std::string line =
+            given->name + " is \"" + shown(given->value) + "\"; allowed: " + allowed(key);
+        // NCCL's variables stand in for several keys.
+        if (std::find(errors.begin(), errors.end(), line) == errors.end()) {
+          errors.push_back(std::move(line));
+        }
       }
     }
   }

@@ -87,7 +87,17 @@ class Parser {
     if (!context.empty() && parser_.context_mark.line != parser_.problem_mark.line) {
       context += " from line " + std::to_string(parser_.context_mark.line + 1);
     }
-    fail(parser_.problem_mark, problem + context);
+    fail(parser_.problem_mark,
+         problem + context +
+             (indented_by_tab(parser_.problem_mark.line) ? "; indent with blanks, not with tabs"
+                                                         : ""));
+  }
+
+  bool indented_by_tab(size_t line) const {
+    size_t begin = 0;
+    for (; line > 0; --line) begin = text_.find('\n', begin) + 1;
+    const size_t end = text_.find_first_not_of(" \t", begin);
+    return text_.substr(begin, end - begin).find('\t') != std::string_view::npos;
   }
 
   void plain_only(const Event& event, const unsigned char* anchor, const unsigned char* tag) const {
