@@ -174,8 +174,6 @@ std::optional<uint64_t> Rounds::begin(Nanoseconds timeout, Nanoseconds now) {
   exchange.progress = now;
   exchange.submitted = exchange.started = exchange.first_undone = exchange.done = 0;
   exchange.repeats = 0;
-  exchange.ready_ranges = 0;
-  exchange.ready_bytes = 0;
   for (Posting& posting : exchange.postings) posting.send = -1;
   std::fill_n(exchange.receives.begin(), exchange.receive_end, Receiving{});
   exchange.receive_end = exchange.expected = exchange.landed = 0;
@@ -198,7 +196,7 @@ bool Rounds::send(uint64_t number, int peer, int round, std::span<const Range> r
   }
   uint64_t bytes = 0;
   for (const Range& range : ranges) {
-    if (range.after < -1 || range.after >= settings_.rounds) return false;
+    if (range.after < -1 || range.after >= round) return false;
     if (__builtin_add_overflow(bytes, range.bytes, &bytes)) return false;
   }
   Sending& sending = exchange->sends[static_cast<size_t>(exchange->submitted++)];
@@ -264,29 +262,18 @@ std::optional<Write> Rounds::next_write() {
   return std::nullopt;
 }
 
-bool Rounds::may_start(Exchange& exchange) {
+bool Rounds::may_start(const Exchange& exchange) const {
   if (exchange.started == exchange.submitted) return false;
   if (exchange.started - exchange.first_undone >= kWindow) return false;
   const Sending& next = exchange.sends[static_cast<size_t>(exchange.started)];
   const Peer& peer = peers_[static_cast<size_t>(next.peer)];
   if (!peer.connected || peer.granted < exchange.number) return false;
-  if (acknowledges() && exchange.started > 0 &&
-      !exchange.sends[static_cast<size_t>(exchange.started - 1)].acknowledged) {
-    return false;
-  }
-  while (exchange.ready_bytes < next.cut.head) {
-    const Range& range = next.ranges[exchange.ready_ranges];
-    if (!exchange.is_ready(range)) return false;
-    exchange.ready_bytes += range.bytes;
-    ++exchange.ready_ranges;
-  }
-  return true;
+  return !acknowledges() || exchange.started == 0 ||
+         exchange.sends[static_cast<size_t>(exchange.started - 1)].acknowledged;
 }
 
 void Rounds::start(Exchange& exchange, Posting& posting) {
   posting.send = exchange.started++;
-  exchange.ready_ranges = 0;
-  exchange.ready_bytes = 0;
   place_cursors(exchange.sends[static_cast<size_t>(posting.send)], posting);
 }
 

@@ -10,9 +10,9 @@
 // A transfer is a list of ranges to one peer. It starts when
 //  - it was handed in (send), and those handed in before it have started,
 //  - the head of the one before was acknowledged by its receiver (pacing head and full),
-//  - its receiver has begun the exchange (granted): the memory may be written,
-//  - what its head forwards has landed here (Range::after). So a started head never waits for
-//    anything but the wire, and holding the gate cannot deadlock.
+//  - its receiver has begun the exchange (granted): the memory may be written.
+// What a range forwards waits until it has landed here (Range::after), in a lower round: so rounds
+// wait only for lower ones, in a circle never.
 // Its first head_bytes bytes, in the order of the ranges, are the head, the rest the tail. Each
 // part is divided evenly over the queue pairs, as far as the shares stay stripe_bytes or more, and
 // the last write of a part on a queue pair carries the immediate (rounds_wire.h). The receiver
@@ -70,7 +70,8 @@ struct Range {
   uint64_t local = 0;
   uint64_t remote = 0;
   uint64_t bytes = 0;
-  // The receive round of the same exchange that brings these bytes, -1: they are this rank's own.
+  // The receive round of the same exchange that brings these bytes, below the round of the send;
+  // -1: they are this rank's own.
   // A transfer starts before all it forwards has landed: its own bytes fill the wire meanwhile, or
   // the early acknowledgement would hide nothing (doc/schedules.md).
   int after = -1;
@@ -207,7 +208,7 @@ class Rounds {
   void protocol_error(int peer, uint64_t exchange, int round, const char* detail);
 
   bool acknowledges() const { return settings_.pacing != Pacing::kOff; }
-  bool may_start(Exchange& exchange);
+  bool may_start(const Exchange& exchange) const;
   void start(Exchange& exchange, Posting& posting);
   void place_cursors(const Sending& sending, Posting& posting) const;
   std::optional<Write> next_write_of(Exchange& exchange, Posting& posting);

@@ -69,9 +69,7 @@ struct Rounds::Exchange {
   int started = 0;
   int first_undone = 0;  // all before it are done
   int done = 0;
-  int repeats = 0;           // sends that are `waiting`
-  size_t ready_ranges = 0;   // of the next send to start
-  uint64_t ready_bytes = 0;  //
+  int repeats = 0;  // sends that are `waiting`
   std::array<Posting, kPostings> postings;
 
   std::vector<Receiving> receives;  // by round
