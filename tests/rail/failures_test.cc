@@ -268,7 +268,7 @@ TEST(Deaths, FrozenNode) {
 
 // ---- unlike nodes ----
 
-void refused(const char* words, std::function<void(int, tide_rail_options&)> change,
+void refused(const char* words, std::function<void(Node&, tide_rail_options&)> change,
              const char* environment = nullptr) {
   SCOPED_TRACE(words);
   Cluster cluster;
@@ -291,23 +291,23 @@ void refused(const char* words, std::function<void(int, tide_rail_options&)> cha
   }
 }
 TEST(Unlike, Pacing) {
-  refused("pacing (0 off, 1 head, 2 full) is", [](int node, tide_rail_options& options) {
-    if (node == 1) options.pacing = TIDE_RAIL_PACE_FULL;
+  refused("pacing (0 off, 1 head, 2 full) is", [](Node& node, tide_rail_options& options) {
+    if (node.number == 1) options.pacing = TIDE_RAIL_PACE_FULL;
   });
 }
 TEST(Unlike, HeadBytes) {
-  refused("head_bytes is", [](int node, tide_rail_options& options) {
-    if (node == 1) options.head_bytes = 12345;
+  refused("head_bytes is", [](Node& node, tide_rail_options& options) {
+    if (node.number == 1) options.head_bytes = 12345;
   });
 }
 TEST(Unlike, QueuePairs) {
-  refused("the number of queue pairs is", [](int node, tide_rail_options& options) {
-    if (node == 1) options.queue_pairs = 5;
+  refused("the number of queue pairs is", [](Node& node, tide_rail_options& options) {
+    if (node.number == 1) options.queue_pairs = 5;
   });
 }
 TEST(Unlike, Rail) {
-  refused("the rail is", [](int node, tide_rail_options& options) {
-    if (node == 1) options.rail = 3;
+  refused("the rail is", [](Node& node, tide_rail_options& options) {
+    if (node.number == 1) options.rail = 3;
   });
 }
 
@@ -699,10 +699,13 @@ TEST(Flags, NeverRaised) {
       node.must(node.library.expect(node.rail, exchange, 1, 0, {}), "expect");
       node.must(ring.send(exchange, 0, {&never, 1}), "send");
       node.must(node.library.end(node.rail, exchange), "end");
-      node.check(node.library.wait(node.rail, exchange) == TIDE_RAIL_TIMEOUT, node.error());
+      const tide_rail_result result = node.library.wait(node.rail, exchange);
+      node.check(result == TIDE_RAIL_TIMEOUT,
+                 "result " + std::to_string(result) + " " + node.error());
     } else {
-      const tide_rail_result result = ring.turn();
-      node.check(result == TIDE_RAIL_TIMEOUT || result == TIDE_RAIL_PEER, node.error());
+      // More patient, so that the culprit speaks first.
+      const tide_rail_result result = ring.turn(5000);
+      node.check(result == TIDE_RAIL_PEER, "result " + std::to_string(result));
     }
     node.leave_error();
     node.barrier();

@@ -57,7 +57,7 @@ void Node::open() {
   static int self;
   self = number;
   options.log_context = &self;
-  if (cluster.change) cluster.change(number, options);
+  if (cluster.change) cluster.change(*this, options);
   char reason[512] = "";
   const tide_rail_result result = library.open(&options, &rail, reason, sizeof(reason));
   must(result, reason);

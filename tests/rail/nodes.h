@@ -13,12 +13,13 @@
 #include "tests/rail/library.h"
 
 constexpr int kMaxNodes = 8;
+constexpr size_t kWords = 256;
 
 // What the processes of one run share.
 struct Board {
   std::atomic<uint32_t> arrived;
   std::atomic<uint32_t> turn;
-  std::atomic<uint64_t> words[64];
+  std::atomic<uint64_t> words[kWords];
   char addresses[kMaxNodes][256];
   char errors[kMaxNodes][2048];  // tide_rail_error, where a node leaves it
 };
@@ -33,7 +34,7 @@ struct Cluster {
   // Environment of every node, "NAME=value".
   std::vector<std::string> environment;
   // Changes the options of one node.
-  std::function<void(int node, tide_rail_options& options)> change;
+  std::function<void(class Node& node, tide_rail_options& options)> change;
 };
 
 // In a node's process. What fails ends the process with a message.
@@ -57,6 +58,7 @@ class Node {
   Board& board;
   const RailLibrary& library;
   tide_rail* rail = nullptr;
+  int mode = 0;  // for Cluster::change
 };
 
 uint64_t now_ns();
