@@ -2,6 +2,8 @@
 #include "plugin/profile/profile.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <stdexcept>
 #include <utility>
 
@@ -17,14 +19,31 @@ constexpr std::string_view kOtherVariables[] = {kProfileVariable, kDirectoryVari
 
 struct FromVariable {
   std::string name;
-  std::string value;
+  std::string value;             // as it was given
+  std::optional<Parsed> parsed;  // nothing: it is wrong
 };
 
+// NCCL takes its numbers as C does: 0x6a, 0152.
+std::optional<Parsed> parse_as_nccl(const Key& key, const std::string& text) {
+  if (key.type != Type::kInteger) return parse(key, text);
+  char* end = nullptr;
+  errno = 0;
+  const long long number = std::strtoll(text.c_str(), &end, 0);
+  if (text.empty() || *end != '\0' || errno != 0) return std::nullopt;
+  return parse(key, std::to_string(number));
+}
+
 std::optional<FromVariable> from_variables(const Key& key, const Lookup& lookup) {
-  for (std::string_view variable : {key.variable, key.fallback}) {
-    if (variable.empty()) continue;
-    std::string name(variable);
-    if (auto value = lookup(name)) return FromVariable{std::move(name), std::move(*value)};
+  std::string name(key.variable);
+  if (auto value = lookup(name)) {
+    auto parsed = parse(key, *value);
+    return FromVariable{std::move(name), std::move(*value), std::move(parsed)};
+  }
+  if (key.fallback.empty()) return std::nullopt;
+  name = key.fallback;
+  if (auto value = lookup(name)) {
+    auto parsed = parse_as_nccl(key, *value);
+    return FromVariable{std::move(name), std::move(*value), std::move(parsed)};
   }
   return std::nullopt;
 }
@@ -72,8 +91,8 @@ Profile resolve(const Chosen& chosen, const Lookup& lookup,
       continue;
     }
     if (auto given = from_variables(key, lookup)) {
-      if (auto parsed = parse(key, given->value)) {
-        value = {true, std::move(*parsed), {Source::Kind::kVariable, given->name}};
+      if (given->parsed) {
+        value = {true, std::move(*given->parsed), {Source::Kind::kVariable, given->name}};
       } else {
         std::string line =
             given->name + " is \"" + shown(given->value) + "\"; allowed: " + allowed(key);

@@ -79,6 +79,16 @@ TEST(Resolve, EveryFallbackIsAVariableOfItsKeys) {
   }
 }
 
+TEST(Resolve, NcclsNumbersAreReadAsNcclReadsThem) {
+  EXPECT_EQ(resolve({}, from({{"NCCL_IB_TC", "0x6a"}})).number("rail.traffic_class"), 106);
+  EXPECT_EQ(resolve({}, from({{"NCCL_IB_TIMEOUT", "022"}})).number("net.timeout"), 18);
+  for (const char* wrong : {"", "0x", "106 ", "a", "256", "0x100", "99999999999999999999"}) {
+    EXPECT_EQ(errors_of({}, {{"NCCL_IB_TC", wrong}}),
+              "NCCL_IB_TC is \"" + std::string(wrong) + "\"; allowed: -1 to 255 (class)");
+  }
+  EXPECT_NE(errors_of({}, {{"TIDE_NET_TRAFFIC_CLASS", "0x6a"}}), "");
+}
+
 TEST(Resolve, EveryKeyOfAProfileOverridesItsDefault) {
   for (const Key& key : keys()) {
     std::string text;
