@@ -14,8 +14,7 @@ int main(int argc, char** argv) {
   CLI::App tide("Tide: FSDP2 without layout copies", "tide");
   tide.set_version_flag("--version", "tide " TIDE_VERSION);
   tide.require_subcommand(1);
-  tide.footer(
-      "Exit status: 0 done; 1 bad input or no plan; 2 bad command line; 3 nothing fits.");
+  tide.footer("Exit status: 0 done; 1 bad input or no plan; 2 bad command line; 3 nothing fits.");
   tide::cli::add_plan(tide);
   tide::cli::add_report(tide);
   tide::cli::add_run(tide);

@@ -113,17 +113,20 @@ std::vector<int64_t> waves_by_ctas(const Wave& wave, int64_t clusters) {
   return result;
 }
 
-// "1 (0-4), 2 (5-64)": the waves, and in brackets the CTAs.
+// "1 (0-4), 2 (5-64)": the waves, and in brackets the CTAs; of many steps the first and the last.
 std::string steps_text(const std::vector<int64_t>& waves) {
-  std::string text;
+  constexpr size_t kShown = 4;
+  std::vector<std::string> steps;
   for (size_t from = 0; from < waves.size();) {
     size_t to = from;
     while (to + 1 < waves.size() && waves[to + 1] == waves[from]) ++to;
-    text += (text.empty() ? "" : ", ") + std::to_string(waves[from]) + " (" + std::to_string(from);
-    if (to > from) text += "-" + std::to_string(to);
-    text += ")";
+    const std::string last = to > from ? "-" + std::to_string(to) : "";
+    steps.push_back(std::to_string(waves[from]) + " (" + std::to_string(from) + last + ")");
     from = to + 1;
   }
+  std::string text = steps[0];
+  for (size_t i = 1; i < std::min(kShown, steps.size()); ++i) text += ", " + steps[i];
+  if (steps.size() > kShown) text += (steps.size() > kShown + 1 ? ", ... " : ", ") + steps.back();
   return text;
 }
 
