@@ -21,14 +21,19 @@ enum class Across {
 };
 
 struct Check {
-  std::string id;  // "nic.mlx5_0.1.link": unique in a report, the same in every release
-  std::string title;
+  std::string id;     // "nic.mlx5_0.1.link": unique in a report, the same in every release
+  std::string title;  // "link"; the text shows checks that differ in their subject alone as one
   Status status = Status::kOk;
   std::string finding;
   std::string remedy;      // empty: nothing is to be done
   std::string value = {};  // what is compared across nodes
   Across across = Across::kNothing;
+  std::string subject = {};  // "mlx5_0:1"; empty where there is only one
 
+  Check& of(std::string name) {
+    subject = std::move(name);
+    return *this;
+  }
   Check& equal(std::string shown) {
     value = std::move(shown);
     across = Across::kEqual;

@@ -123,6 +123,10 @@ size_t switches(const Machine& machine) {
   return std::max(count, machine.list("/proc/driver/nvidia-nvswitch/devices").size());
 }
 
+std::string switches_text(size_t count) {
+  return std::to_string(count) + (count == 1 ? " NVSwitch" : " NVSwitches");
+}
+
 bool process_runs(const Machine& machine, const std::string& comm) {
   for (const std::string& pid : machine.list("/proc")) {
     if (pid[0] >= '0' && pid[0] <= '9' && machine.line("/proc/" + pid + "/comm") == comm)
@@ -144,13 +148,13 @@ void check_fabric(Section& section, const Machine& machine, const Facts& facts) 
                  "no NVSwitch to be seen" +
                      std::string(in_container(machine) ? " from this container" : ""));
   } else if (runs) {
-    section.ok(id, what, plural(count, "switch") + ", the fabric manager runs").equal("runs");
+    section.ok(id, what, switches_text(count) + ", the fabric manager runs").equal("runs");
   } else if (started) {
     section.ok(id, what,
-               plural(count, "switch") +
+               switches_text(count) +
                    "; the fabric manager is not visible here, but CUDA started, which needs it");
   } else {
-    section.fail(id, what, plural(count, "switch") + ", and no fabric manager: CUDA does not start",
+    section.fail(id, what, switches_text(count) + ", and no fabric manager: CUDA does not start",
                  remedy_of(kSystemNotReady));
   }
 }

@@ -53,15 +53,16 @@ void check_distance(Section& section, const std::vector<PciDevice>& all_gpus,
     const std::string text = join(names, ", ") + " (" + kDistanceNames[closest] + "), " +
                              gpu.bus_id + ", NUMA node " +
                              (gpu.numa < 0 ? "unknown" : std::to_string(gpu.numa));
-    const std::string id = "gdr.distance." + number, what = "NICs nearest to " + gpu.name;
+    const std::string id = "gdr.distance." + number, what = "NICs nearest to";
     if (closest <= kPxb) {
-      section.ok(id, what, text).note(std::string(kDistanceNames[closest]));
+      section.ok(id, what, text).of(gpu.name).note(kDistanceNames[closest]);
     } else {
       section
           .warn(id, what, text,
                 "its traffic crosses the processor; a virtual machine may hide the real topology: "
                 "NCCL_TOPO_FILE")
-          .note(std::string(kDistanceNames[closest]));
+          .of(gpu.name)
+          .note(kDistanceNames[closest]);
     }
   }
 }
@@ -84,8 +85,11 @@ void check_registration(Section& section, const Machine& machine, const Facts& f
   }
   std::vector<std::string> lacks;
   if (!kernel) lacks.push_back("kernel " + release + " is older than 5.12");
-  if (!attribute)
-    lacks.push_back(open ? "the GPUs lack the attribute" : "the kernel module is not the open one");
+  if (!attribute) {
+    lacks.push_back(!open             ? "the kernel module is not the open one"
+                    : devices.empty() ? "CUDA did not start"
+                                      : "the GPUs lack the attribute");
+  }
   if (!facts.verbs.dma_buf) lacks.push_back("libibverbs has no ibv_reg_dmabuf_mr");
   const std::string id = "gdr.registration", what = "GPU memory";
   if (lacks.empty()) {

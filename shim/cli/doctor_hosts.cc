@@ -48,6 +48,7 @@ Node read_node(const std::string& file) {
         check.at("value").get<std::string>();
         check.at("across").get<std::string>();
         check.at("title").get<std::string>();
+        check.at("subject").get<std::string>();
         node.checks[id] = check;
         node.order.push_back(id);
       }
@@ -73,7 +74,13 @@ std::vector<Difference> differences(const std::vector<Node>& nodes) {
   for (const Node& source : nodes) {
     for (const std::string& id : source.order) {
       if (!seen.insert(id).second) continue;
-      Difference difference{id, source.checks.at(id).at("title").get<std::string>(), false, {}};
+      const Json& first = source.checks.at(id);
+      const std::string subject = first.at("subject").get<std::string>();
+      Difference difference{
+          id,
+          first.at("title").get<std::string>() + (subject.empty() ? "" : " " + subject),
+          false,
+          {}};
       bool everywhere = true;
       for (const Node& node : nodes) {
         const auto check = node.checks.find(id);
@@ -88,8 +95,7 @@ std::vector<Difference> differences(const std::vector<Node>& nodes) {
       }
       if (difference.groups.size() == 1) continue;
       // Devices have other names on other machines; what they are is compared as a whole.
-      difference.must_be_equal =
-          everywhere && source.checks.at(id).at("across").get<std::string>() == "equal";
+      difference.must_be_equal = everywhere && first.at("across").get<std::string>() == "equal";
       std::stable_sort(
           difference.groups.begin(), difference.groups.end(),
           [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });

@@ -160,6 +160,10 @@ void check_memory(Section& section, const Machine& machine) {
   }
 }
 
+std::string first_of(const std::vector<std::string>& names) {
+  return names[0] + (names.size() > 1 ? " and " + std::to_string(names.size() - 1) + " more" : "");
+}
+
 void check_device_files(Section& section, const Machine& machine) {
   std::vector<std::string> missing, closed, names = machine.list("/sys/class/infiniband_verbs");
   size_t count = 0;
@@ -176,10 +180,10 @@ void check_device_files(Section& section, const Machine& machine) {
   const std::string id = "limits.devices", what = "/dev/infiniband";
   if (count == 0) return;
   if (!missing.empty()) {
-    section.fail(id, what, "not there: " + join(missing, ", "),
+    section.fail(id, what, "not there: " + first_of(missing),
                  "in a container: --device=/dev/infiniband; else modprobe ib_uverbs");
   } else if (!closed.empty()) {
-    section.fail(id, what, "no permission for " + join(closed, ", "),
+    section.fail(id, what, "no permission for " + first_of(closed),
                  "udev makes them mode 0666: add the user to their group");
   } else {
     section.ok(id, what, plural(count, "device file"));

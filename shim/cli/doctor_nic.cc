@@ -62,7 +62,7 @@ std::string kind(const Port& port) {
 
 void check_link(Section& section, const Machine& machine, const Port& port) {
   const std::string physical = after_colon(machine.line(port.folder + "/phys_state"));
-  const std::string what = "link " + port.name();
+  const std::string what = "link";
   if (port.active) {
     section.ok(port.id("link"), what, kind(port) + ", active");
   } else if (port.state == "INIT") {
@@ -86,7 +86,7 @@ std::string interface_of(const Machine& machine, const Port& port, int gid_index
 
 void check_gid(Section& section, const Machine& machine, const Facts& facts, const Port& port,
                const GidChoice& choice) {
-  const std::string id = port.id("gid"), what = "GID " + port.name();
+  const std::string id = port.id("gid"), what = "GID";
   if (!choice.known) {
     section.skip(id, what,
                  "this tide was built without libibverbs' headers: the rule is not in it");
@@ -121,7 +121,7 @@ void check_gid(Section& section, const Machine& machine, const Facts& facts, con
 
 void check_mtu(Section& section, const Machine& machine, const Facts& facts, const Port& port,
                const std::string& interface) {
-  const std::string id = port.id("mtu"), what = "MTU " + port.name();
+  const std::string id = port.id("mtu"), what = "MTU";
   int active = 0;
   for (const VerbsPort& told : facts.verbs.ports) {
     if (told.device == port.device && told.port == port.number) active = told.mtu;
@@ -133,7 +133,7 @@ void check_mtu(Section& section, const Machine& machine, const Facts& facts, con
       active = 256;
       while (active * 2 + kRoceHeaders <= ethernet && active < kFullMtu) active *= 2;
     }
-    text = ", Ethernet MTU " + std::to_string(ethernet);
+    if (ethernet > 0) text = ", Ethernet MTU " + std::to_string(ethernet);
   }
   if (active == 0) {
     section.skip(id, what, "libibverbs tells it, and it is not there or may not open the device");
@@ -143,7 +143,7 @@ void check_mtu(Section& section, const Machine& machine, const Facts& facts, con
   if (active < kFullMtu) {
     section
         .warn(id, what, text,
-              port.ethernet ? "ip link set " + interface + " mtu 9000, and as much on the switches"
+              port.ethernet ? "ip link set INTERFACE mtu 9000, and as much on the switches"
                             : "let the subnet manager grant 4096")
         .equal(std::to_string(active));
   } else {
@@ -169,7 +169,7 @@ void check_counters(Section& section, const Machine& machine, const Port& port) 
                      std::string(counter).substr(std::string(counter).find('/') + 1));
     }
   }
-  const std::string id = port.id("errors"), what = "errors " + port.name();
+  const std::string id = port.id("errors"), what = "errors";
   if (!machine.exists(port.folder + "/counters")) {
     section.skip(id, what, "no counters here");
   } else if (seen.empty()) {
@@ -192,12 +192,13 @@ std::string enabled_priorities(const Machine& machine, const std::string& folder
 // A lossless class for RoCE: flow control on one priority, congestion notification on it too.
 void check_flow_control(Section& section, const Machine& machine, const Facts& facts,
                         const Port& port, const std::string& interface) {
-  const std::string id = port.id("pfc"), what = "PFC, ECN " + port.name();
+  const std::string id = port.id("pfc"), what = "PFC, ECN";
   const auto told = facts.flow_control.find(interface);
   const std::string ecn = "/sys/class/net/" + interface + "/ecn/";
   const bool ecn_known = machine.exists(ecn + "roce_rp/enable");
-  std::string text =
-      told == facts.flow_control.end() ? "PFC unknown" : "PFC on priority " + told->second;
+  std::string text = told == facts.flow_control.end() ? "PFC unknown"
+                     : told->second == "none"         ? "PFC off"
+                                                      : "PFC on priority " + told->second;
   text += ecn_known ? ", ECN reacts on " + enabled_priorities(machine, ecn + "roce_rp/enable") +
                           ", notifies on " + enabled_priorities(machine, ecn + "roce_np/enable")
                     : ", ECN unknown";
@@ -205,13 +206,12 @@ void check_flow_control(Section& section, const Machine& machine, const Facts& f
                                                  std::to_string(port.number) + "/traffic_class");
   if (!traffic_class.empty()) text += ", " + traffic_class;
   if (told == facts.flow_control.end()) {
-    section.skip(id, what, text,
-                 "dcb pfc show dev " + interface + " (iproute2), or mlnx_qos -i " + interface);
+    section.skip(id, what, text, "dcb pfc show dev INTERFACE (iproute2), or mlnx_qos -i INTERFACE");
   } else if (told->second == "none") {
     section
         .warn(id, what, text,
-              "without a lossless priority congestion drops packets: mlnx_qos -i " + interface +
-                  " --pfc 0,0,0,1,0,0,0,0, the switch alike, and TIDE_NET_TRAFFIC_CLASS on it")
+              "without a lossless priority congestion drops packets: mlnx_qos -i INTERFACE "
+              "--pfc 0,0,0,1,0,0,0,0, the switch alike, and TIDE_NET_TRAFFIC_CLASS on it")
         .equal(text);
   } else {
     section.ok(id, what, text).equal(text);
@@ -224,17 +224,18 @@ void check_pci_link(Section& section, const Machine& machine, const PciDevice& n
                     most_speed = machine.line(folder + "max_link_speed"),
                     width = machine.line(folder + "current_link_width"),
                     most_width = machine.line(folder + "max_link_width");
-  const std::string id = "nic." + nic.name + ".pci", what = "PCI link " + nic.name;
+  const std::string id = "nic." + nic.name + ".pci", what = "PCI link";
   const std::string text = speed + " x" + width;
   if (speed.empty() || width.empty()) {
-    section.skip(id, what, nic.bus_id + ", its link is not told here");
+    section.skip(id, what, "not told here").of(nic.name);
   } else if (speed != most_speed || width != most_width) {
     section
-        .warn(id, what, text + " of " + most_speed + " x" + most_width + ", " + nic.bus_id,
+        .warn(id, what, text + " of " + most_speed + " x" + most_width,
               "reseat the card; check the slot, the BIOS and dmesg for PCIe errors")
+        .of(nic.name)
         .equal(text);
   } else {
-    section.ok(id, what, text + ", " + nic.bus_id).equal(text);
+    section.ok(id, what, text).of(nic.name).equal(text);
   }
 }
 
@@ -321,6 +322,7 @@ Section check_nics(const Machine& machine, const Facts& facts) {
   const std::vector<PciDevice> functions = nics(machine);
   std::string last;
   for (const Port& port : ports) {
+    const size_t before = section.checks.size();
     check_link(section, machine, port);
     if (port.active) {
       std::string interface;
@@ -333,6 +335,7 @@ Section check_nics(const Machine& machine, const Facts& facts) {
       if (port.ethernet) check_flow_control(section, machine, facts, port, interface);
       check_counters(section, machine, port);
     }
+    for (size_t i = before; i < section.checks.size(); ++i) section.checks[i].of(port.name());
     for (const PciDevice& function : functions) {
       if (function.name == port.device && port.device != last) {
         check_pci_link(section, machine, function);

@@ -30,19 +30,57 @@ int Report::count(Status status) const {
   return static_cast<int>(found);
 }
 
+namespace {
+
+// Checks that say the same of several ports or cards.
+struct Line {
+  const Check* check;
+  std::vector<std::string> subjects;
+
+  std::string title() const {
+    const size_t count = subjects.size();
+    if (count <= 1) return check->title + (check->subject.empty() ? "" : " " + check->subject);
+    return check->title + " " + subjects[0] + " and " + std::to_string(count - 1) + " more";
+  }
+};
+
+std::vector<Line> lines_of(const Section& section) {
+  std::vector<Line> lines;
+  for (const Check& check : section.checks) {
+    auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& line) {
+      return !check.subject.empty() && line.check->title == check.title &&
+             line.check->status == check.status && line.check->finding == check.finding &&
+             line.check->remedy == check.remedy;
+    });
+    if (same == lines.end()) {
+      // After what is said of others under this title.
+      const auto last = std::find_if(lines.rbegin(), lines.rend(), [&](const Line& line) {
+        return line.check->title == check.title;
+      });
+      same = lines.insert(last == lines.rend() ? lines.end() : last.base(), Line{&check, {}});
+    }
+    same->subjects.push_back(check.subject);
+  }
+  return lines;
+}
+
+}  // namespace
+
 std::string report_text(const Report& report) {
   std::string text = "tide doctor on " + report.host + "\n";
   size_t width = 0;
   for (const Section& section : report.sections) {
-    for (const Check& check : section.checks) width = std::max(width, check.title.size());
+    for (const Line& line : lines_of(section)) width = std::max(width, line.title().size());
   }
   for (const Section& section : report.sections) {
     text += "\n" + section.title + "\n";
-    for (const Check& check : section.checks) {
-      const std::string status = name_of(check.status);
-      text += "  " + status + std::string(6 - status.size(), ' ') + check.title +
-              std::string(width + 2 - check.title.size(), ' ') + check.finding + "\n";
-      if (!check.remedy.empty()) text += std::string(10, ' ') + "-> " + check.remedy + "\n";
+    for (const Line& line : lines_of(section)) {
+      const std::string status = name_of(line.check->status), title = line.title();
+      text += "  " + status + std::string(6 - status.size(), ' ') + title +
+              std::string(width + 2 - title.size(), ' ') + line.check->finding + "\n";
+      if (!line.check->remedy.empty()) {
+        text += std::string(10, ' ') + "-> " + line.check->remedy + "\n";
+      }
     }
   }
   text += "\n";

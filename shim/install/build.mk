@@ -7,3 +7,25 @@ $(LIB)/libtide-shim.so $(LIB)/libtide-plan.so $(LIB)/libnccl-net-tide.so: $(STAM
 ifneq ($(TORCH_VERSION),)
 $(LIB)/libtide-torch-$(firstword $(subst +, ,$(TORCH_VERSION))).so: $(STAMP)
 endif
+
+APT += binutils dpkg-dev
+INSTALL_TO = $(DESTDIR)$(PREFIX)
+# All but libtide-torch, which belongs to one torch.
+PACKAGED = $(filter $(BIN)/tide $(LIB)/libtide-shim.so $(LIB)/libnccl-% $(LIB)/libtide-plan.so $(LIB)/tide_plan.py,$(PRODUCTS))
+
+.PHONY: install install-packaged uninstall package
+install: build  ## build and install under PREFIX (/usr/local), staged in DESTDIR
+	@shim/install/install.sh "$(BUILD)" "$(INSTALL_TO)" torch
+	@echo "installed under $(INSTALL_TO)$(if $(DESTDIR),,; ldconfig lets the loader find its libraries by name)"
+
+# The same without libtide-torch.
+install-packaged:
+	@$(MAKE) --no-print-directory $(PACKAGED)
+	@shim/install/install.sh "$(BUILD)" "$(INSTALL_TO)"
+
+uninstall:  ## remove what install put under PREFIX
+	@shim/install/uninstall.sh "$(INSTALL_TO)"
+
+package:  ## a .deb and a .tar.gz in build/package
+	@$(MAKE) --no-print-directory $(PACKAGED)
+	@shim/install/package.sh "$(BUILD)" "$(VERSION)"
