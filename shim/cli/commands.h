@@ -26,7 +26,7 @@ void add_run(CLI::App& tide);
 void add_profile(CLI::App& tide);
 void add_doctor(CLI::App& tide);
 void add_build_torch(CLI::App& tide);
-void add_completion(CLI::App& tide);  // the last: it describes the others
+void add_completion(CLI::App& tide);
 
 // `tide run ...`, before the tree of subcommands is built; argv[0] is "run". Returns only when the
 // job did not start, with the exit status.
