@@ -39,6 +39,7 @@ struct Event {
   int queue_pair = -1;
   uint32_t epoch = 0;  // of the connection it travels on
   uint64_t value = 0;
+  bool repeated = false;  // it has come before
   // A write.
   int exchange = -1;  // index
   int round = -1;

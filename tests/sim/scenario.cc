@@ -72,6 +72,8 @@ void add_faults(Scenario& scenario, Random& random) {
   if (random.chance(0.4)) scenario.duplicate = 0.001 * static_cast<double>(random.below(600));
   if (random.chance(0.4)) scenario.late_begin = random.below(2 * span);
   if (random.chance(0.4)) scenario.late_send = random.below(20 * kMicrosecond);
+  // So slow that all of it takes longer than the timeout, but no node rests for as long.
+  if (random.chance(0.08)) scenario.late_send = scenario.timeout / 6;
   if (random.chance(0.35)) {
     for (int i = random.between(1, 4); i > 0; --i) {
       const int a = random.between(0, scenario.nodes - 1);

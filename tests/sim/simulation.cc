@@ -31,6 +31,7 @@ struct Node {
   Time egress_free = 0;
   Time ingress_free = 0;
   std::vector<uint32_t> epochs;   // by peer, as this node knows them
+  std::vector<bool> connected;    // the same
   size_t next_begin = 0;          // exchange
   std::vector<size_t> next_send;  // by exchange
   bool may_begin = false;
@@ -59,6 +60,7 @@ class Simulation {
       Node& node = nodes_.emplace_back();
       node.rounds = std::make_unique<Rounds>(scenario.rounds, n, scenario.nodes);
       node.epochs.resize(count(scenario.nodes));
+      node.connected.assign(count(scenario.nodes), true);
       node.next_send.resize(scenario.exchanges.size());
       plan_begin(n);
       queue_.add(scenario.timeout / kTicksPerTimeout, {.kind = Kind::kTick, .node = n});
@@ -74,7 +76,7 @@ class Simulation {
 
   Outcome run() {
     unfinished_ = scenario_.nodes;
-    const Time horizon = scenario_.timeout * 20;
+    const Time horizon = scenario_.timeout * 200;
     while (unfinished_ > 0 && outcome_.error.empty()) {
       const auto [at, event] = queue_.take();
       now_ = at;
@@ -139,6 +141,9 @@ class Simulation {
     Node& sender = node(from);
     const int exchange = static_cast<int>(write.exchange) - 1;
     check(ledger_.posted(from, write, exchange));
+    if (!sender.connected[count(write.peer)]) {
+      check("node " + std::to_string(from) + " writes to one that it is not connected to");
+    }
     if (sender.rounds->writes_under_way(write.peer, write.queue_pair) > scenario_.rounds.depth) {
       check("node " + std::to_string(from) + " has more writes under way than the depth");
     }
@@ -177,10 +182,16 @@ class Simulation {
     const Time at = arrival(from, event.node, control_lane(), now_, false);
     queue_.add(at, event);
     if (event.kind == Kind::kMessage && random_.chance(scenario_.duplicate)) {
-      // Of whatever epoch the connection then has.
-      event.queue_pair = kDuplicate;
+      event.repeated = true;
       queue_.add(at + 1 + random_.below(scenario_.retry * 20), event);
     }
+  }
+
+  // An arrival or a completion that turns up once more, when its connection has been rebuilt.
+  void repeat_later(Event event) {
+    if (!random_.chance(scenario_.duplicate)) return;
+    event.repeated = true;
+    queue_.add(now_ + 1 + random_.below(scenario_.retry * 20), event);
   }
 
   // A device that sends to a dead node finds out after its retries.
@@ -216,19 +227,23 @@ class Simulation {
                        event.remote, event.bytes, event.epoch > 0);
     if (!node(event.node).rounds->failed()) check(wrong);
     if (event.immediate) {
-      into_inbox({.kind = Kind::kImmediate,
-                  .node = event.node,
-                  .peer = event.peer,
-                  .queue_pair = event.queue_pair,
-                  .value = *event.immediate});
+      const Event arrived{.kind = Kind::kImmediate,
+                          .node = event.node,
+                          .peer = event.peer,
+                          .queue_pair = event.queue_pair,
+                          .epoch = event.epoch,
+                          .value = *event.immediate};
+      into_inbox(arrived);
+      repeat_later(arrived);
     }
-    queue_.add(arrival(event.node, event.peer, event.queue_pair, now_, true),
-               {.kind = Kind::kSent,
-                .node = event.peer,
-                .peer = event.node,
-                .queue_pair = event.queue_pair,
-                .epoch = event.epoch,
-                .value = event.ticket});
+    const Event completed{.kind = Kind::kSent,
+                          .node = event.peer,
+                          .peer = event.node,
+                          .queue_pair = event.queue_pair,
+                          .epoch = event.epoch,
+                          .value = event.ticket};
+    queue_.add(arrival(event.node, event.peer, event.queue_pair, now_, true), completed);
+    repeat_later(completed);
   }
 
   void break_connection(const Event& event) {
@@ -311,9 +326,11 @@ class Simulation {
       case Kind::kMessage:
         return rounds.message(event.peer, event.message, now_);
       case Kind::kDisconnected:
+        owner.connected[count(event.peer)] = false;
         return rounds.disconnected(event.peer);
       case Kind::kReconnected:
         owner.epochs[count(event.peer)] = event.epoch;
+        owner.connected[count(event.peer)] = true;
         return rounds.reconnected(event.peer, event.epoch, now_);
       case Kind::kLost:
         return rounds.lost(event.peer);
@@ -475,12 +492,19 @@ class Simulation {
       case Kind::kTick:
         queue_.add(now_ + scenario_.timeout / kTicksPerTimeout, event);
         return into_inbox(event);
+      case Kind::kImmediate:
+        // Here only those that turn up once more.
+        if (node(event.node).epochs[count(event.peer)] <= event.epoch) return;
+        return into_inbox(event);
       case Kind::kSent:
-      case Kind::kGranted:
-      case Kind::kMessage:
-        if (event.queue_pair != kDuplicate && !is_current(event.node, event.peer, event.epoch)) {
+        if (event.repeated ? node(event.node).epochs[count(event.peer)] <= event.epoch
+                           : !is_current(event.node, event.peer, event.epoch)) {
           return;
         }
+        return into_inbox(event);
+      case Kind::kGranted:
+      case Kind::kMessage:
+        if (!event.repeated && !is_current(event.node, event.peer, event.epoch)) return;
         return into_inbox(event);
       default:
         return into_inbox(event);
@@ -494,8 +518,6 @@ class Simulation {
     }
     return text;
   }
-
-  static constexpr int kDuplicate = -2;  // in queue_pair: belongs to no connection any more
 
   const Scenario& scenario_;
   std::vector<std::string>* trace_;

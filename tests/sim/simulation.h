@@ -45,9 +45,11 @@ struct Scenario {
   Time jitter = 0;             // up to, of every write and message
   double loss = 0;             // of a write or message: it is repeated after `retry`
   Time retry = 50'000;
-  double duplicate = 0;  // a message comes again, up to `retry` * 20 later
-  Time late_begin = 0;   // up to, of a node in an exchange
-  Time late_send = 0;    // up to, between the sends of a node in an exchange
+  // A message comes again, up to `retry` * 20 later, and an arrival or a completion does if its
+  // connection has been rebuilt in between.
+  double duplicate = 0;
+  Time late_begin = 0;  // up to, of a node in an exchange
+  Time late_send = 0;   // up to, between the sends of a node in an exchange
   std::vector<Outage> outages;
   std::vector<Stall> stalls;
   int dies = -1;  // node
