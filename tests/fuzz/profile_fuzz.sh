@@ -9,7 +9,7 @@ found=$build/fuzz/profile
 kept=tests/fuzz/corpus/profile
 mkdir -p "$found" "$kept"
 if [ "${1:-}" = merge ]; then
-  exec "$target" -merge=1 "$kept" "$found"
+  exec "$target" -set_cover_merge=1 "$kept" "$found"
 fi
 if "$target" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=10 -max_len=4096 -print_final_stats=1 \
     -dict=tests/fuzz/profile_words.txt -artifact_prefix="$found/" \
