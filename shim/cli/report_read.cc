@@ -2,8 +2,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "shim/cli/report.h"
 #include "tide/error.h"
@@ -19,7 +19,10 @@ class Reader {
 
   // A value of the map `at`, which is called `path` in messages ("" at the top).
   const json& field(const json& at, const std::string& path, const char* key) const {
-    if (!at.is_object()) fail(path + " is not a map");
+    if (!at.is_object()) {
+      fail((path.empty() ? "the report" : "'" + path.substr(0, path.size() - 1) + "'") +
+           " is not a map");
+    }
     const auto found = at.find(key);
     if (found == at.end()) fail("there is no '" + path + key + "'");
     return *found;
@@ -91,14 +94,18 @@ class Reader {
 };
 
 std::string read_file(const std::string& file) {
+  std::string why;
   std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  if (in) text << in.rdbuf();
-  if (!in || text.fail()) {
-    throw Error("cannot read " + file + ": " + std::strerror(errno ? errno : EIO),
-                "check the path that TIDE_REPORT named");
+  if (in.is_open()) {
+    try {
+      return std::string(std::istreambuf_iterator<char>(in), {});
+    } catch (const std::ios_base::failure& error) {  // a folder, or a disk that fails
+      why = error.code().message();
+    }
+  } else {
+    why = std::strerror(errno);
   }
-  return text.str();
+  throw Error("cannot read " + file + ": " + why, "check the path that TIDE_REPORT named");
 }
 
 json parse(const std::string& file) {
