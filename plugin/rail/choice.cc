@@ -58,7 +58,7 @@ Place place_of(const std::string& pci_address) {
   std::string lower = pci_address;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   char resolved[PATH_MAX];
-  if (lower.find('/') != std::string::npos ||
+  if (lower.empty() || lower.find('/') != std::string::npos ||
       realpath(("/sys/bus/pci/devices/" + lower).c_str(), resolved) == nullptr) {
     throw Error("there is no PCI device \"" + pci_address + "\" to be near to",
                 "an address looks like 0000:19:00.0; in a container /sys must be visible");

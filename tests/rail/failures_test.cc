@@ -90,6 +90,12 @@ class Ring {
 };
 
 void set_port(int host, int up) {
+  if (const char* command = getenv("RAIL_SET_PORT"); command != nullptr) {  // in the VM
+    const std::string line =
+        std::string(command) + " " + std::to_string(host) + " " + std::to_string(up);
+    if (std::system(line.c_str()) != 0) std::abort();
+    return;
+  }
   void* library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
   auto* set = reinterpret_cast<int (*)(const char*, int, int)>(
       library == nullptr ? nullptr : dlsym(library, "softverbs_set_port"));
@@ -115,7 +121,7 @@ const std::vector<std::string> kImpatient = {"TIDE_NET_TIMEOUT=12", "TIDE_NET_RE
 
 void cut_for_3_s(tide_rail_pacing pacing, int queue_pairs) {
   Cluster cluster;
-  cluster.nodes = 3;
+  cluster.nodes = getenv("RAIL_DEVICES") == nullptr ? 3 : 2;  // the VM has two devices
   cluster.pacing = pacing;
   cluster.queue_pairs = queue_pairs;
   cluster.environment = kImpatient;
@@ -141,11 +147,12 @@ void cut_for_3_s(tide_rail_pacing pacing, int queue_pairs) {
     if (cutter.joinable()) cutter.join();
     tide_rail_stats stats;
     node.must(node.library.get_stats(node.rail, &stats), "stats");
-    node.check(node.number != 1 || stats.repairs >= 2, "no link was repaired");
+    node.check(node.number != 1 || stats.repairs + 1 >= static_cast<uint64_t>(node.cluster.nodes),
+               "links were not repaired");
     node.check(node.error().empty(), "an error: " + node.error());
     node.barrier();
   });
-  EXPECT_EQ(run.wait(30), zeros(3));
+  EXPECT_EQ(run.wait(30), zeros(cluster.nodes));
 }
 TEST(Links, CutInMidRoundHead) { cut_for_3_s(TIDE_RAIL_PACE_HEAD, 2); }
 TEST(Links, CutInMidRoundOff) { cut_for_3_s(TIDE_RAIL_PACE_OFF, 1); }
@@ -239,7 +246,7 @@ TEST(Deaths, NamesTheRound) {
   EXPECT_EQ(run.wait(10), (std::vector<int>{0, -SIGKILL, 0}));
   for (const int node : {0, 2}) {
     EXPECT_TRUE(names(run.board().errors[node],
-                      {"rail 0 (sv0 port 1)", "node 1", "exchange", "(ring)", "pid"}));
+                      {"rail 0 (", " port 1)", "node 1", "exchange", "(ring)", "pid"}));
   }
 }
 
@@ -505,6 +512,7 @@ TEST(Ends, Abort) {
     node.connect();
     Ring ring(node, 50'000, 4);
     node.must(ring.turn(), "turn");
+    node.barrier();
     if (node.number == 2) {
       node.must(node.library.abort(node.rail, "the loss is NaN"), "abort");
       uint64_t exchange = 0;
@@ -565,12 +573,13 @@ TEST(Ends, OthersGoOn) {
       node.must(node.library.wait(node.rail, exchange), "wait");
       usleep(1000);
     }
-    // Now it is wanted.
+    // Now it is wanted. Who notices first tells the other.
     uint64_t exchange = 0;
-    node.must(node.library.begin(node.rail, nullptr, "late", 0, &exchange), "begin");
+    tide_rail_result result = node.library.begin(node.rail, nullptr, "late", 0, &exchange);
     tide_rail_transfer transfer = {};
     transfer.node = 2;
-    node.check(node.library.send(node.rail, exchange, &transfer) == TIDE_RAIL_PEER, "it is gone");
+    if (result == TIDE_RAIL_OK) result = node.library.send(node.rail, exchange, &transfer);
+    node.check(result == TIDE_RAIL_PEER, "it is gone");
     node.leave_error();
   });
   EXPECT_EQ(run.wait(20), zeros(3));

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 #include <new>
+#include <sstream>
 
 namespace {
 
@@ -57,6 +58,13 @@ void Node::open() {
   static int self;
   self = number;
   options.log_context = &self;
+  // In the VM: a device for each node, one after the other.
+  std::string device;
+  if (const char* list = getenv("RAIL_DEVICES"); list != nullptr) {
+    std::stringstream devices(list);
+    for (int i = 0; i <= number % 2; ++i) std::getline(devices, device, ',');
+    options.devices = device.c_str();
+  }
   if (cluster.change) cluster.change(*this, options);
   char reason[512] = "";
   const tide_rail_result result = library.open(&options, &rail, reason, sizeof(reason));
