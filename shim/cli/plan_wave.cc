@@ -185,7 +185,8 @@ void write_answer(const Wave& wave, const tuner::WaveAnswer& answer, std::ostrea
         << "only kept from losing one more.\n";
   }
   if (answer.ctas == tuner::kMostCtas) {
-    out << "Answer: no limit is needed; NCCL has at most " << tuner::kMostCtas << " CTAs.\n";
+    out << "Answer: no limit; NCCL has at most " << tuner::kMostCtas << " CTAs, and "
+        << (answer.lost.empty() ? "they cost no wave.\n" : "they cost no other wave.\n");
   } else {
     out << "Answer: at most " << answer.ctas << (answer.ctas == 1 ? " CTA" : " CTAs")
         << (answer.lost.empty() ? "; every GEMM keeps the waves it has alone.\n" : ".\n");

@@ -20,3 +20,7 @@ $(TESTBIN)/tuner_fuzz: tests/fuzz/tuner_fuzz.sh $(TESTBIN)/tuner_rules_fuzz
 	install -m 755 $< $@
 SUITES += $(TESTBIN)/tuner_fuzz
 endif
+
+ifneq ($(filter $(BIN)/tide,$(PRODUCTS)),)
+SUITES += tests/tuner/plan_wave_test.py
+endif
