@@ -13,6 +13,8 @@ namespace {
 // stripe_bytes is less.
 constexpr uint64_t kShareUnit = 4096;
 constexpr int kMaxNodes = 1024;
+// A transfer of up to as many stripes is all head: at 400 Gb/s the half of 128 KiB hides 1.3 us.
+constexpr uint64_t kWholeStripes = 2;
 
 struct Shares {
   int queue_pairs;
@@ -74,7 +76,10 @@ const char* name_of(Pacing pacing) {
 
 Cut cut_of(const RoundSettings& settings, uint64_t bytes) {
   Cut cut;
-  cut.head = settings.pacing == Pacing::kHead ? std::min(bytes, settings.head_bytes) : bytes;
+  cut.head = bytes;
+  if (settings.pacing == Pacing::kHead && bytes > kWholeStripes * settings.stripe_bytes) {
+    cut.head = std::min(settings.head_bytes, bytes / 2);
+  }
   cut.tail = bytes - cut.head;
   // An empty transfer is one empty write.
   const Shares head = shares_of(settings, cut.head);

@@ -13,10 +13,12 @@
 //  - its receiver has begun the exchange (granted): the memory may be written.
 // What a range forwards waits until it has landed here (Range::after), in a lower round: so rounds
 // wait only for lower ones, in a circle never.
-// Its first head_bytes bytes, in the order of the ranges, are the head, the rest the tail. Each
-// part is divided evenly over the queue pairs, as far as the shares stay stripe_bytes or more, and
-// the last write of a part on a queue pair carries the immediate (rounds_wire.h). The receiver
-// acknowledges when the immediates of the head are complete; the tail then still flows.
+// Its first bytes, in the order of the ranges, are the head, the rest the tail: head_bytes, but of
+// a transfer that is not twice as long only half, so that a tail flows while the acknowledgement
+// travels (doc/schedules.md), and all of one of a few stripes. Each part is divided evenly over the
+// queue pairs, as far as the shares stay stripe_bytes or more, and the last write of a part on a
+// queue pair carries the immediate (rounds_wire.h). The receiver acknowledges when the immediates
+// of the head are complete; the tail then still flows.
 //
 // Use: after every call of a method that is not const, take what next_action() has until it is
 // empty, then next_write() as long as there is room. Messages travel on queue pairs in order and
@@ -44,10 +46,10 @@ enum class Pacing : uint8_t {
 };
 const char* name_of(Pacing pacing);
 
-// pacing, head_bytes, queue_pairs and stripe_bytes must be equal on all nodes.
+// pacing must be equal on all nodes; how a transfer is cut the receiver learns from the immediates.
 struct RoundSettings {
   Pacing pacing = Pacing::kHead;
-  uint64_t head_bytes = uint64_t{8} << 20;     // of one transfer, at least 1
+  uint64_t head_bytes = uint64_t{8} << 20;     // of one transfer at most, at least 1
   int queue_pairs = 1;                         // to each peer, 1..kMaxQueuePairs
   uint64_t stripe_bytes = uint64_t{64} << 10;  // a queue pair more only for as many bytes
   uint64_t write_bytes = uint64_t{1} << 30;    // longest write; verbs allows 2^31

@@ -15,6 +15,9 @@ constexpr std::array<std::pair<Schedule, const char*>, 3> kNames = {
      {Schedule::kFarFirst, "far-first"},
      {Schedule::kRing, "ring"}}};
 
+// From here on a ring takes at most 1.05 times as long as doubling at 400 Gb/s and 5 us one way.
+constexpr uint64_t kRingBytes = uint64_t{8} << 20;
+
 // What a node sends in a round, as distances from itself, and how far the receiver lies before it.
 struct Step {
   int distance = 0;
@@ -142,8 +145,10 @@ std::vector<NodeRange> node_ranges(const GatherLayout& layout, int nodes, int lo
 
 ScheduleChoice choose_schedule(uint64_t bytes, int nodes) {
   if (nodes < 1) throw Error("a schedule of " + std::to_string(nodes) + " nodes");
-  static_cast<void>(bytes);
-  return {.schedule = Schedule::kNearFirst, .head_bytes = uint64_t{8} << 20};
+  ScheduleChoice choice{.schedule = Schedule::kNearFirst, .head_bytes = uint64_t{8} << 20};
+  // Up to three nodes everyone sends its own shard to each of the others: nothing to choose.
+  if (nodes > 3) choice.schedule = bytes < kRingBytes ? Schedule::kFarFirst : Schedule::kRing;
+  return choice;
 }
 
 }  // namespace tide::layout

@@ -74,7 +74,8 @@ struct ScheduleChoice {
 };
 
 // The schedule and the head for an all-gather in which each rank contributes `bytes` bytes, between
-// `nodes` nodes. Where the borders come from: doc/schedules.md.
+// `nodes` nodes: doubling, far first, for small ones, a ring for large ones. Where the border comes
+// from: doc/schedules.md.
 ScheduleChoice choose_schedule(uint64_t bytes, int nodes);
 
 }  // namespace tide::layout

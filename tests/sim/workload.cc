@@ -6,6 +6,7 @@ namespace tide::sim {
 namespace {
 
 void mark(std::vector<int16_t>& arrival, uint64_t from, uint64_t bytes, int round) {
+  if (arrival.empty()) return;
   std::fill_n(arrival.begin() + static_cast<ptrdiff_t>(from), bytes, static_cast<int16_t>(round));
 }
 
@@ -30,12 +31,12 @@ void announce(ExchangePlan& plan) {
 }  // namespace
 
 ExchangePlan all_gather_plan(layout::Schedule schedule, const layout::GatherLayout& layout,
-                             int nodes, int local_ranks, int rail) {
+                             int nodes, int local_ranks, int rail, bool places) {
   ExchangePlan plan;
   plan.nodes.resize(static_cast<size_t>(nodes));
   for (int n = 0; n < nodes; ++n) {
     NodePlan& node = plan.nodes[static_cast<size_t>(n)];
-    node.arrival.assign(layout.slot, NodePlan::kNone);
+    if (places) node.arrival.assign(layout.slot, NodePlan::kNone);
     for (size_t p = 0; p < layout.pieces.size(); ++p) {
       mark(node.arrival, layout.parameter_major(n * local_ranks + rail, p), layout.pieces[p].shard,
            NodePlan::kOwn);

@@ -39,9 +39,10 @@ struct ExchangePlan {
   int after = -1;  // the exchange that must be done here before this one begins
 };
 
-// An all-gather on one rail: a parameter-major slot, forwarded as the schedule says.
+// An all-gather on one rail: a parameter-major slot, forwarded as the schedule says. places: also
+// NodePlan::arrival, two bytes for each of the slot.
 ExchangePlan all_gather_plan(layout::Schedule schedule, const layout::GatherLayout& layout,
-                             int nodes, int local_ranks, int rail);
+                             int nodes, int local_ranks, int rail, bool places = true);
 
 // A reduce-scatter on one rail: an exchange per batch, since a batch needs its receive set free.
 // `first` is the number of the first one among all exchanges.
