@@ -275,8 +275,11 @@ tide_rail_result Rail::connect(const char* const* addresses) {
     other.hello = std::move(end.hello);
     node_of_socket_[other.stream.fd()] = node;
     nic_->watch(other.stream.fd(), this);
-    for (const net::Frame& frame : end.early) on_frame(node, frame, now);
     unflushed_ |= !other.stream.flushed();
+  }
+  for (int node = 0; node < options_.nodes; ++node) {
+    for (const net::Frame& frame : ends[static_cast<size_t>(node)].early)
+      on_frame(node, frame, now);
   }
   nic_->add(this);
   log(LogLevel::kInfo, self() + " connected to " + std::to_string(options_.nodes - 1) + " nodes, " +

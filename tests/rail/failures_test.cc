@@ -202,12 +202,10 @@ void kill_one(uint64_t seed) {
                name + " after " + std::to_string(delay_us) + " us");
   Processes run(cluster, [&](Node& node) {
     node.open();
+    Ring ring(node, 100'000, 5);
     node.board.words[1].fetch_add(1);
     tide_rail_result result = node.try_connect();
-    if (result == TIDE_RAIL_OK) {
-      Ring ring(node, 100'000, 5);
-      result = ring.until_failure();
-    }
+    if (result == TIDE_RAIL_OK) result = ring.until_failure();
     const std::string error = node.error();
     node.leave_error();
     node.check(result == TIDE_RAIL_PEER || result == TIDE_RAIL_TIMEOUT,
