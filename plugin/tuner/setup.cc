@@ -44,8 +44,8 @@ int count_of_wave(profile::Wave wave, ncclDebugLogger_t log) {
   std::string lost;
   for (const size_t i : answer.lost) lost += (lost.empty() ? "" : ", ") + wave.gemms[i].name;
   TIDE_TUNER_LOG(log, NCCL_LOG_INFO, NCCL_INIT | NCCL_TUNING,
-                 "wave rule: at most %d CTAs beside %zu GEMMs on %d multiprocessors%s%s",
-                 answer.ctas, wave.gemms.size(), wave.sms,
+                 "wave rule: at most %d CTAs beside %zu GEMM%s on %d multiprocessors%s%s",
+                 answer.ctas, wave.gemms.size(), wave.gemms.size() == 1 ? "" : "s", wave.sms,
                  lost.empty() ? "" : "; a wave is lost to any CTA by ", lost.c_str());
   return answer.ctas;
 }

@@ -218,7 +218,7 @@ void wave_rule(void) {
   log_clear();
   for (int version = OLDEST; version <= NEWEST; ++version)
     EQUAL(4, ask_once(version, 16, 2, REDUCE_SCATTER, 64 * MiB, RING, SIMPLE).channels);
-  CONTAINS(log_text(), "wave rule: at most 4 CTAs beside 1 GEMMs on 132 multiprocessors");
+  CONTAINS(log_text(), "wave rule: at most 4 CTAs beside 1 GEMM on 132 multiprocessors");
   CONTAINS(log_text(),
            "reduce_scatter (first of 67108864 bytes; 16 ranks, 2 nodes): at most 4 CTAs");
 
