@@ -12,7 +12,7 @@ else
 SKIPPED += tide_and_libtide-plan.so:_install_libyaml-dev,_libyaml-cpp-dev,_libcli11-dev_and_nlohmann-json3-dev
 endif
 
-$(eval $(call program,$(BIN)/tide,$(filter-out shim/layout/ragged_abi.cc,$(PLANNER)) $(CLI) $(PROFILE_SOURCES) plugin/tuner/wave.cc shim/cli/main.cc,-lyaml-cpp $(PROFILE_LIBS)))
+$(eval $(call program,$(BIN)/tide,$(filter-out shim/layout/ragged_abi.cc,$(PLANNER)) $(CLI) $(PROFILE_SOURCES) plugin/tuner/wave.cc $(wildcard shim/layout/node_*.cc) shim/layout/parameter_major.cc shim/cli/main.cc,-lyaml-cpp $(PROFILE_LIBS)))
 $(eval $(call shared,$(LIB)/libtide-plan.so,$(filter shim/layout/ragged_%,$(PLANNER)),-Xlinker --version-script=shim/layout/ragged_abi.map))
 $(LIB)/libtide-plan.so: shim/layout/ragged_abi.map
 

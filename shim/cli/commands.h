@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 
 namespace tide::cli {
 
@@ -21,6 +22,8 @@ struct Exit {
 void add_plan(CLI::App& tide);
 void add_plan_search(CLI::App& plan);
 void add_plan_wave(CLI::App& plan);
+// The options of `tide plan --collective`. What comes back runs it; false: it was not asked for.
+std::function<bool()> add_plan_collective(CLI::App& plan);
 void add_report(CLI::App& tide);
 void add_run(CLI::App& tide);
 void add_profile(CLI::App& tide);

@@ -100,10 +100,11 @@ void add_plan(CLI::App& tide) {
   plan->add_flag("--muon", options->muon, "also who orthogonalizes which matrix");
   CLI::Option* json = plan->add_flag("--json", options->json, "machine-readable, in elements");
   plan->add_flag("--html", options->html, "one page with pictures")->excludes(json);
+  const std::function<bool()> collective = add_plan_collective(*plan);
   add_plan_search(*plan);
   add_plan_wave(*plan);
   plan->callback([=] {
-    if (!plan->get_subcommands().empty()) return;
+    if (!plan->get_subcommands().empty() || collective()) return;
     if (devices->count() == 0) throw CLI::RequiredError("--devices");
     for (const std::string& policy : options->source.policies) {
       if (rows->count() > 0 && policy.find('=') == std::string::npos) {
