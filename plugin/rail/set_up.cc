@@ -13,6 +13,8 @@ namespace tide::rail {
 namespace {
 
 constexpr int kPollMs = 20;
+// When a node refuses connections another one may still say whose fault that is.
+constexpr uint64_t kLastWordsNs = 300'000'000;
 
 void send(net::Stream& stream, FrameType type, const std::vector<uint8_t>& body) {
   stream.send(static_cast<net::FrameType>(type), body);
@@ -44,7 +46,9 @@ void SetUp::run(std::vector<PeerEnd>* ends) {
       stages_[static_cast<size_t>(node)] = Stage::kDialing;
     }
     while (!turn()) {
-      if (now_ns() > deadline) time_out();
+      const uint64_t now = now_ns();
+      if (refused_by_ >= 0 && (now > deadline || now - refused_at_ > kLastWordsNs)) unreachable();
+      if (now > deadline) time_out();
       sleep();
     }
   } catch (const Error& error) {
@@ -74,7 +78,7 @@ bool SetUp::turn() {
 
 void SetUp::advance(int node) {
   Stage& stage = stages_[static_cast<size_t>(node)];
-  if (stage == Stage::kAbsent) return;
+  if (stage == Stage::kAbsent || stage == Stage::kUnreachable) return;
   PeerEnd& other = end(node);
   if (stage == Stage::kDialing) {
     switch (other.stream.connected()) {
@@ -82,11 +86,13 @@ void SetUp::advance(int node) {
         return;
       case net::Stream::Connect::kFailed:
         // It listened before anybody knew its address: its rail is over.
-        fail(node,
-             options_.name(node) + " does not take connections at " +
-                 net::address_text(addresses_[static_cast<size_t>(node)].handle) + ": " +
-                 std::strerror(errno),
-             "see its log; check that its interface is reachable, and firewalls");
+        if (refused_by_ < 0) {
+          refused_by_ = node;
+          refused_at_ = now_ns();
+          refusal_ = std::strerror(errno);
+        }
+        stage = Stage::kUnreachable;
+        return;
       case net::Stream::Connect::kDone:
         break;
     }
@@ -209,7 +215,7 @@ void SetUp::sleep() {
   events.push_back({listener_.get(), POLLIN, 0});
   for (const Guest& guest : guests_) events.push_back({guest.stream.fd(), POLLIN, 0});
   for (size_t i = 0; i < stages_.size(); ++i) {
-    if (stages_[i] == Stage::kAbsent) continue;
+    if (stages_[i] == Stage::kAbsent || stages_[i] == Stage::kUnreachable) continue;
     const short wanted = stages_[i] == Stage::kDialing ? POLLOUT : POLLIN;
     events.push_back({(*ends_)[i].stream.fd(), wanted, 0});
   }
@@ -220,19 +226,40 @@ void SetUp::fail(int node, const std::string& what, const std::string& remedy) {
   throw Failed(TIDE_RAIL_PEER, what, remedy, node);
 }
 
-void SetUp::time_out() {
-  std::string missing;
-  int first = -1, count = 0;
+// The nodes that are not connected, without `but`.
+std::string SetUp::missing(int but) const {
+  constexpr int kNamed = 8;
+  std::string list;
+  int count = 0;
   for (int node = 0; node < options_.nodes; ++node) {
-    if (node == options_.node || stages_[static_cast<size_t>(node)] == Stage::kDone) continue;
-    if (first < 0) first = node;
-    if (++count <= 4) missing += (missing.empty() ? "" : ", ") + options_.name(node);
+    if (node == options_.node || node == but ||
+        stages_[static_cast<size_t>(node)] == Stage::kDone) {
+      continue;
+    }
+    if (++count <= kNamed) list += (list.empty() ? "" : ", ") + options_.name(node);
   }
-  if (count > 4) missing += " and " + std::to_string(count - 4) + " more";
-  throw Failed(
-      TIDE_RAIL_TIMEOUT,
-      "not connected within " + std::to_string(options_.timeout_ns / 1'000'000) + " ms: " + missing,
-      "see the log there; all nodes must open this rail, and reach each other", first);
+  if (count > kNamed) list += " and " + std::to_string(count - kNamed) + " more";
+  return list;
+}
+
+void SetUp::unreachable() {
+  const std::string others = missing(refused_by_);
+  fail(refused_by_,
+       options_.name(refused_by_) + " does not take connections at " +
+           net::address_text(addresses_[static_cast<size_t>(refused_by_)].handle) + ": " +
+           refusal_ + (others.empty() ? "" : " (not connected either: " + others + ")"),
+       "see the logs there; check that its interface is reachable, and firewalls");
+}
+
+void SetUp::time_out() {
+  const auto absent = std::find_if(stages_.begin(), stages_.end(), [&](const Stage& stage) {
+    return stage != Stage::kDone && &stage - stages_.data() != options_.node;
+  });
+  throw Failed(TIDE_RAIL_TIMEOUT,
+               "not connected within " + std::to_string(options_.timeout_ns / 1'000'000) +
+                   " ms: " + missing(-1),
+               "see the log there; all nodes must open this rail, and reach each other",
+               static_cast<int>(absent - stages_.begin()));
 }
 
 }  // namespace tide::rail

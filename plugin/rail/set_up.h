@@ -44,7 +44,7 @@ class SetUp {
   void run(std::vector<PeerEnd>* ends);
 
  private:
-  enum class Stage { kAbsent, kDialing, kGreeting, kWelcomed, kDone };
+  enum class Stage { kAbsent, kDialing, kUnreachable, kGreeting, kWelcomed, kDone };
   struct Guest {  // has not said who it is
     net::Stream stream;
     bool refused = false;
@@ -60,6 +60,8 @@ class SetUp {
   void refuse(Guest& guest, const std::string& why);
   void sleep();
   [[noreturn]] void fail(int node, const std::string& what, const std::string& remedy = {});
+  std::string missing(int but) const;
+  [[noreturn]] void unreachable();
   [[noreturn]] void time_out();
   PeerEnd& end(int node) { return (*ends_)[static_cast<size_t>(node)]; }
 
@@ -72,6 +74,9 @@ class SetUp {
   std::vector<PeerEnd>* ends_ = nullptr;
   std::vector<Stage> stages_;
   std::list<Guest> guests_;
+  int refused_by_ = -1;  // the first node that did not take a connection
+  uint64_t refused_at_ = 0;
+  std::string refusal_;
 };
 
 }  // namespace tide::rail
