@@ -138,6 +138,7 @@ void at_exit() {
   nlohmann::json json{{"version", TIDE_VERSION},
                       {"torch", about.torch_version},
                       {"mode", mode_name(about.config.mode)},
+                      {"profile", about.config.profile},
                       {"rank", log_rank()},
                       {"world_size", nodes.world_size},
                       {"nodes", nodes.nodes},
