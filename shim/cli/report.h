@@ -10,11 +10,11 @@
 
 namespace tide::cli {
 
-// Of a group or a rank; bytes.
+// Of a group or a rank. Bytes of a week on a thousand ranks are more than 64 bits hold.
 struct Collectives {
   int64_t all_gathers = 0, all_gathers_stock = 0;
   int64_t reduce_scatters = 0, reduce_scatters_stock = 0;
-  int64_t copy_bytes = 0, copy_bytes_avoided = 0;
+  double copy_bytes = 0, copy_bytes_avoided = 0;
 };
 
 struct GroupReport {

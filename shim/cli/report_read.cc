@@ -13,6 +13,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr uint64_t kMostRanks = 1'000'000;  // above it a number is a slip
+
 class Reader {
  public:
   explicit Reader(const std::string& file) : file_(file) {}
@@ -32,9 +34,10 @@ class Reader {
     if (!value.is_string()) fail("'" + path + key + "' is " + value.dump() + ", not a text");
     return value.get<std::string>();
   }
-  int64_t count(const json& at, const std::string& path, const char* key) const {
+  int64_t count(const json& at, const std::string& path, const char* key,
+                uint64_t most = INT64_MAX) const {
     const json& value = field(at, path, key);
-    if (!value.is_number_unsigned() || value.get<uint64_t>() > INT64_MAX) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > most) {
       fail("'" + path + key + "' is " + value.dump() + ", not a count");
     }
     return value.get<int64_t>();
@@ -52,8 +55,8 @@ class Reader {
             .all_gathers_stock = count(at, path, "all_gathers_stock"),
             .reduce_scatters = count(at, path, "reduce_scatters"),
             .reduce_scatters_stock = count(at, path, "reduce_scatters_stock"),
-            .copy_bytes = count(at, path, "copy_bytes"),
-            .copy_bytes_avoided = count(at, path, "copy_bytes_avoided")};
+            .copy_bytes = double(count(at, path, "copy_bytes")),
+            .copy_bytes_avoided = double(count(at, path, "copy_bytes_avoided"))};
   }
 
   GroupReport group(const json& at, const std::string& path) const {
@@ -108,6 +111,12 @@ std::string read_file(const std::string& file) {
   throw Error("cannot read " + file + ": " + why, "check the path that TIDE_REPORT named");
 }
 
+[[noreturn]] void refuse(const std::string& file, const json::exception& error) {
+  std::string why = error.what();
+  why.erase(0, why.find("] ") + 2);  // the library's name and number of the error
+  throw Error(file + ": not JSON: " + why, "give files that TIDE_REPORT wrote");
+}
+
 json parse(const std::string& file) {
   const std::string text = read_file(file);
   try {
@@ -119,8 +128,9 @@ json parse(const std::string& file) {
           file + ": the report ends in the middle, after " + std::to_string(text.size()) + " bytes",
           "the rank was killed while it wrote, or the disk is full; leave the file out");
     }
-    throw Error(file + ": not JSON: " + std::string(error.what()).substr(sizeof("[json.exception")),
-                "give files that TIDE_REPORT wrote");
+    refuse(file, error);
+  } catch (const json::exception& error) {  // a number that no double holds
+    refuse(file, error);
   }
 }
 
@@ -134,10 +144,10 @@ RankReport read_rank_report(const std::string& file) {
   report.version = reader.text(top, "", "version");
   report.torch = reader.text(top, "", "torch");
   report.mode = reader.text(top, "", "mode");
-  report.rank = reader.count(top, "", "rank");
-  report.world_size = reader.count(top, "", "world_size");
-  report.nodes = reader.count(top, "", "nodes");
-  report.local_ranks = reader.count(top, "", "local_ranks");
+  report.rank = reader.count(top, "", "rank", kMostRanks);
+  report.world_size = reader.count(top, "", "world_size", kMostRanks);
+  report.nodes = reader.count(top, "", "nodes", kMostRanks);
+  report.local_ranks = reader.count(top, "", "local_ranks", kMostRanks);
   const json& groups = reader.field(top, "", "groups");
   if (!groups.is_array()) reader.fail("'groups' is not a list");
   for (const json& group : groups) {

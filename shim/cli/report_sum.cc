@@ -202,8 +202,8 @@ double outside(const ObservedReport& seen) {
 }
 
 double JobReport::avoided_share() const {
-  const double all = double(totals.copy_bytes) + double(totals.copy_bytes_avoided);
-  return all > 0 ? double(totals.copy_bytes_avoided) / all : 0;
+  const double all = totals.copy_bytes + totals.copy_bytes_avoided;
+  return all > 0 ? totals.copy_bytes_avoided / all : 0;
 }
 
 std::string rank_list(const std::vector<int64_t>& ranks) {

@@ -69,9 +69,9 @@ void write_tiers(const JobReport& job, std::ostream& out) {
     }
     write_table(rows, 3, out);
   }
-  out << "Layout copies, all ranks: " << binary_size(double(job.totals.copy_bytes)) << " made, "
-      << binary_size(double(job.totals.copy_bytes_avoided)) << " avoided ("
-      << share(job.avoided_share()) << ")\n\n";
+  out << "Layout copies, all ranks: " << binary_size(job.totals.copy_bytes) << " made, "
+      << binary_size(job.totals.copy_bytes_avoided) << " avoided (" << share(job.avoided_share())
+      << ")\n\n";
 }
 
 void write_groups(const JobReport& job, std::ostream& out) {
@@ -82,9 +82,8 @@ void write_groups(const JobReport& job, std::ostream& out) {
     const GroupReport& group = job.groups[i];
     rows.push_back({group.name.empty() ? "(root)" : group.name, group.tier, group.reduce_tier,
                     grouped(group.ranks), grouped(group.parameters),
-                    binary_size(double(group.bytes)),
-                    binary_size(double(group.counters.copy_bytes)),
-                    binary_size(double(group.counters.copy_bytes_avoided))});
+                    binary_size(double(group.bytes)), binary_size(group.counters.copy_bytes),
+                    binary_size(group.counters.copy_bytes_avoided)});
   }
   write_table(rows, 3, out);
   if (shown < job.groups.size()) {
@@ -131,9 +130,9 @@ void write_ranks(const JobReport& job, std::ostream& out) {
   const size_t shown = std::min(kMostRanks, job.ranks.size());
   for (size_t i = 0; i < shown; ++i) {
     const RankReport& report = job.ranks[i];
-    Row row{std::to_string(report.rank), binary_size(double(report.totals.copy_bytes)),
-            binary_size(double(report.totals.copy_bytes_avoided)),
-            binary_size(double(report.bytes_pushed)), binary_size(double(report.slot_bytes))};
+    Row row{std::to_string(report.rank), binary_size(report.totals.copy_bytes),
+            binary_size(report.totals.copy_bytes_avoided), binary_size(double(report.bytes_pushed)),
+            binary_size(double(report.slot_bytes))};
     if (report.observed) {
       row.insert(row.end(), {milliseconds(report.observed->step_seconds),
                              milliseconds(outside(*report.observed)),
