@@ -15,10 +15,6 @@ namespace {
 
 constexpr const char* kOwner = "the rails between nodes";
 
-// How long a rank whose node-mates gave up waits for its own rail to say why: the other nodes tell
-// it by then, and their word names node and round.
-constexpr std::chrono::milliseconds kHearRail{1000};
-
 struct Task : device::Completion {
   std::string what;
   std::chrono::milliseconds timeout{0};
@@ -27,8 +23,26 @@ struct Task : device::Completion {
 
 }  // namespace
 
+void Fate::join(const Member& member) {
+  const std::lock_guard lock(mutex_);
+  members_.push_back(member);
+}
+
+void Fate::leave(const Rail& rail) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(members_, [&](const Member& member) { return member.rail == &rail; });
+}
+
+void Fate::fail(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  for (const Member& member : members_) {
+    member.rail->abort(reason);
+    member.team->abort(reason);
+  }
+}
+
 struct NodeTeam::State {
-  State(device::Team& team, Rail& rail) : team(team), rail(rail) {
+  State(device::Team& team, Rail& rail, Fate& fate) : team(team), rail(rail), fate(fate) {
     // Signals are the job's: its handlers must not run on this thread.
     sigset_t all, before;
     sigfillset(&all);
@@ -50,14 +64,9 @@ struct NodeTeam::State {
       busy = !queue.empty();
     }
     queued.notify_all();
-    if (busy) give_up("the process group was closed before it was complete");
+    if (busy) fate.fail("the process group was closed before it was complete");
     worker.join();
     completions->drop_kept();
-  }
-
-  void give_up(const std::string& reason) {
-    rail.abort(reason);
-    team.abort(reason);
   }
 
   void work() noexcept {
@@ -93,20 +102,18 @@ struct NodeTeam::State {
     } catch (const std::exception& trouble) {
       failure = trouble.what();
     }
-    const auto until = std::chrono::steady_clock::now() + kHearRail;
-    while (rail.error().empty() && !team.error().empty() &&
-           std::chrono::steady_clock::now() < until) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    // The team's words begin with the same "all-gather of layers.3 failed: ".
+    for (const char* verb : {" failed: ", " cannot start: ", " failed: "}) {
+      const std::string prefix = task.what + verb;
+      if (failure.starts_with(prefix)) failure.erase(0, prefix.size());
     }
-    if (const std::string told = rail.error(); !told.empty() && told != failure) {
-      failure = told;
-    }
-    give_up(failure);
+    fate.fail(failure);
     return failure;
   }
 
   device::Team& team;
   Rail& rail;
+  Fate& fate;
   const std::shared_ptr<device::Completions> completions = std::make_shared<device::Completions>();
   std::condition_variable queued;
   // Guarded by completions->mutex.
@@ -119,17 +126,21 @@ struct NodeTeam::State {
 };
 
 NodeTeam::NodeTeam(std::shared_ptr<device::Team> team, std::unique_ptr<Rail> rail, int node,
-                   int nodes, std::chrono::milliseconds timeout)
+                   int nodes, std::chrono::milliseconds timeout, std::shared_ptr<Fate> fate)
     : team_(std::move(team)),
       rail_(std::move(rail)),
       node_(node),
       nodes_(nodes),
       timeout_(timeout),
-      state_(std::make_unique<State>(*team_, *rail_)) {}
+      fate_(std::move(fate)),
+      state_(std::make_unique<State>(*team_, *rail_, *fate_)) {
+  fate_->join({.team = team_.get(), .rail = rail_.get()});
+}
 
 NodeTeam::~NodeTeam() {
   if (device::host::fork_generation() == state_->generation) {
     state_->close();
+    fate_->leave(*rail_);
   } else {
     static_cast<void>(state_.release());  // its thread is not in this process
   }

@@ -1,12 +1,11 @@
-// The ranks of a process group that spans nodes, as rank n * L + l sees them: the team of its node
-// n, the rail to local rank l of every other node, and the thread that carries collectives over
-// both, one after another. One NodeTeam for each kind of collective, so that an all-gather need not
-// stand behind a reduce-scatter.
+// Collectives between nodes: what carries them, and what fails together.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "shim/collective/call.h"
 #include "shim/collective/rail.h"
@@ -14,12 +13,36 @@
 
 namespace tide::collective {
 
+// What fails together: the teams and rails of one process group in this process. When one cannot go
+// on, all are given up, here and at their peers, with the reason: else a rank that ends because of
+// one would break the others in silence.
+class Fate {
+ public:
+  void fail(const std::string& reason);
+
+ private:
+  friend class NodeTeam;
+  struct Member {
+    device::Team* team;
+    Rail* rail;
+  };
+  void join(const Member& member);
+  void leave(const Rail& rail);
+
+  std::mutex mutex_;
+  std::vector<Member> members_;
+};
+
+// The ranks of a process group that spans nodes, as rank n * L + l sees them: the team of its node
+// n, the rail to local rank l of every other node, and the thread that carries collectives over
+// both, one after another. One NodeTeam for each kind of collective, so that an all-gather need not
+// stand behind a reduce-scatter.
 class NodeTeam {
  public:
   // The rail is connected. node: of `nodes`, each with team->size() ranks. timeout: of a call that
   // names none.
   NodeTeam(std::shared_ptr<device::Team> team, std::unique_ptr<Rail> rail, int node, int nodes,
-           std::chrono::milliseconds timeout);
+           std::chrono::milliseconds timeout, std::shared_ptr<Fate> fate);
   // What is queued fails; does not wait for a peer.
   ~NodeTeam();
   NodeTeam(const NodeTeam&) = delete;
@@ -51,6 +74,7 @@ class NodeTeam {
   const int node_;
   const int nodes_;
   const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<Fate> fate_;
   std::unique_ptr<State> state_;
 };
 

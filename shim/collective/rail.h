@@ -19,8 +19,8 @@ namespace tide::collective {
 // What can be set on a rail; rail.* of the profile. Equal on all ranks but for `devices` and
 // `core`.
 struct RailSettings {
-  std::string devices;    // NICs to choose from, form of NCCL_IB_HCA
-  std::string interface;  // of the set-up sockets, form of NCCL_SOCKET_IFNAME
+  std::string devices{};    // NICs to choose from, form of NCCL_IB_HCA
+  std::string interface{};  // of the set-up sockets, form of NCCL_SOCKET_IFNAME
   tide_rail_pacing pacing = TIDE_RAIL_PACE_HEAD;
   uint64_t head_bytes = uint64_t{8} << 20;
   int queue_pairs = 2;

@@ -185,6 +185,7 @@ struct Joining {
   const std::vector<collective::Member>& members;
   const Config& config;
   milliseconds timeout;  // of collectives
+  std::shared_ptr<collective::Fate> fate = std::make_shared<collective::Fate>();
 };
 
 std::string rank_name(const collective::Member& member) {
@@ -245,7 +246,7 @@ std::shared_ptr<collective::NodeTeam> join_nodes(const Joining& join,
   }
   rail->connect(addresses);
   return std::make_shared<collective::NodeTeam>(std::move(team), std::move(rail), decision.node,
-                                                decision.nodes, join.timeout);
+                                                decision.nodes, join.timeout, join.fate);
 }
 
 // Joins the ranks of this node, and the nodes where there are several. Throws tide::Error.

@@ -304,8 +304,8 @@ TEST_P(Absence, ARankThatGivesUpStopsAll) {
     const std::string reason = "the rail to node 1 is down";
     std::shared_ptr<Pending> pending;
     if (rank != 1) pending = gather(*team, slot, 64);
-    board.barrier(rank);
     if (rank == 0) team->abort(reason);
+    board.barrier(rank);
     if (rank == 1) {
       try {
         gather(*team, slot, 64)->wait();
@@ -325,7 +325,7 @@ TEST_P(Absence, ARankThatGivesUpStopsAll) {
     }
     const bool own = told == "all-gather of layers.3 failed: " + reason && team->error() == reason;
     const bool peers = told.find("rank 0 (pid ") != std::string::npos &&
-                       told.find("could not go on") != std::string::npos;
+                       told.ends_with(") could not go on: " + reason);
     board.barrier(rank);
     return (rank == 0 ? own : peers) ? "" : told;
   });

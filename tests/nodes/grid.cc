@@ -1,5 +1,7 @@
 #include "tests/nodes/grid.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 
 #include "shim/device/host/team.h"
@@ -26,9 +28,16 @@ class Part : public device::Rendezvous {
 
 }  // namespace
 
+void new_fabric() {
+  static int number = 0;
+  const std::string name = "nodes-" + std::to_string(getpid()) + "-" + std::to_string(++number);
+  setenv("SOFTVERBS_FABRIC", name.c_str(), 1);
+}
+
 std::shared_ptr<collective::NodeTeam> join_grid(const Grid& grid, int rank, Board& board,
                                                 std::chrono::milliseconds timeout,
-                                                const collective::RailSettings& settings) {
+                                                const collective::RailSettings& settings,
+                                                std::shared_ptr<collective::Fate> fate) {
   const int node = rank / grid.locals;
   const int local = rank % grid.locals;
   setenv("SOFTVERBS_HOST", std::to_string(node).c_str(), 1);
@@ -54,7 +63,7 @@ std::shared_ptr<collective::NodeTeam> join_grid(const Grid& grid, int rank, Boar
   Part equals(board, rank, local, grid.locals, grid.nodes);
   rail->connect(equals.exchange(rail->address()));
   return std::make_shared<collective::NodeTeam>(std::move(team), std::move(rail), node, grid.nodes,
-                                                timeout);
+                                                timeout, std::move(fate));
 }
 
 }  // namespace tide::test

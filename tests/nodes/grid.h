@@ -17,9 +17,13 @@ struct Grid {
   int ranks() const { return nodes * locals; }
 };
 
+// Before the ranks of a grid start: a fabric of their own, so that nothing is left over from others.
+void new_fabric();
+
 // The NodeTeam of one rank, in its own process. Collective. Before the first use of verbs.
-std::shared_ptr<collective::NodeTeam> join_grid(const Grid& grid, int rank, Board& board,
-                                                std::chrono::milliseconds timeout,
-                                                const collective::RailSettings& settings = {});
+std::shared_ptr<collective::NodeTeam> join_grid(
+    const Grid& grid, int rank, Board& board, std::chrono::milliseconds timeout,
+    const collective::RailSettings& settings = {},
+    std::shared_ptr<collective::Fate> fate = std::make_shared<collective::Fate>());
 
 }  // namespace tide::test

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
 #include <ctime>
 
 namespace tide::device::host {
@@ -39,6 +40,19 @@ Failure Failure::decoded(uint64_t value, int size) {
   const auto culprit = static_cast<int>(value >> 32 & 0xffffff);
   if (kind > static_cast<uint8_t>(FailureKind::kLocal) || culprit >= size) return {};
   return {static_cast<FailureKind>(kind), culprit, std::chrono::milliseconds(value & 0xffffffff)};
+}
+
+void Inbox::report(const Failure& kind, const std::string& text) {
+  const size_t length = std::min(text.size(), kReasonBytes - 1);
+  std::memcpy(reason, text.data(), length);
+  reason[length] = '\0';
+  failure.store(kind.encoded(), std::memory_order_release);
+}
+
+std::string Inbox::reported_reason() const {
+  std::string text(reason, strnlen(reason, kReasonBytes));
+  std::ranges::replace_if(text, [](char c) { return static_cast<unsigned char>(c) < ' '; }, '?');
+  return text;
 }
 
 void BlockView::ring() const {

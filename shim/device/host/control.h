@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace tide::device::host {
 
@@ -41,11 +42,20 @@ struct Failure {
   static Failure decoded(uint64_t value, int size);
 };
 
+// Of what a rank says about a failure of its own, the end included.
+constexpr size_t kReasonBytes = 512;
+
 // What one peer tells the owner of the block. Only that peer writes it.
 struct alignas(64) Inbox {
   Grant grants[kGrants];             // grant s at s % kGrants
   std::atomic<uint64_t> arrived{0};  // all its pushes of exchanges up to this one have landed
-  std::atomic<uint64_t> failure{0};  // Failure::encoded
+  std::atomic<uint64_t> failure{0};  // Failure::encoded, stored after `reason`
+  char reason[kReasonBytes] = {};    // of a failure kLocal, in the words of its culprit
+
+  // Peer, once: `text` is cut where it is too long.
+  void report(const Failure& kind, const std::string& text);
+  // Owner, when `failure` is set. Printable, whatever the peer wrote.
+  std::string reported_reason() const;
 };
 
 // A zeroed memory is a valid Block.

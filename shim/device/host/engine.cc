@@ -188,7 +188,17 @@ std::optional<Trouble> Engine::reported() const {
     if (record == 0) continue;
     const Failure failure = Failure::decoded(record, size());
     if (failure.kind == FailureKind::kNone) return trouble(FailureKind::kInvalid, q);
-    return trouble(failure.kind, failure.culprit, failure.waited);
+    Trouble told = trouble(failure.kind, failure.culprit, failure.waited);
+    if (failure.kind == FailureKind::kLocal) {
+      // Who hears it from another peer reads it there.
+      const std::string why = peers_[rank_].block.from(q).reported_reason();
+      if (!why.empty()) {
+        told.reason = peers_[failure.culprit].name + " (pid " +
+                      std::to_string(peers_[failure.culprit].pid) + ") could not go on: " + why;
+        told.relayed = why;
+      }
+    }
+    return told;
   }
   return std::nullopt;
 }
@@ -289,10 +299,10 @@ void Engine::add_up(const Job& job) const {
   }
 }
 
-void Engine::tell(const Failure& failure) const {
+void Engine::tell(const Failure& failure, const std::string& reason) const {
   for (int q = 0; q < size(); ++q) {
     if (q == rank_) continue;
-    peers_[q].block.from(rank_).failure.store(failure.encoded(), std::memory_order_release);
+    peers_[q].block.from(rank_).report(failure, reason);
     peers_[q].block.ring();
   }
 }

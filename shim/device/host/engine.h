@@ -30,7 +30,8 @@ struct Job : Completion {
 // Why an exchange ended early.
 struct Trouble {
   Failure failure;
-  std::string reason;  // "rank 2 (pid 1234) is gone"
+  std::string reason;     // "rank 2 (pid 1234) is gone"
+  std::string relayed{};  // what the culprit itself said, to be passed on
 };
 
 class Engine {
@@ -47,8 +48,8 @@ class Engine {
   // The worker's part; the grant is out. Returns early, with any text, once `halted`.
   std::optional<Trouble> run(const Job& job, const std::atomic<bool>& halted);
 
-  // Worker: tells every peer. It names this rank's failure in its own errors.
-  void tell(const Failure& failure) const;
+  // Tells every peer, once. `reason`: of a failure of this rank's own.
+  void tell(const Failure& failure, const std::string& reason) const;
   // Any thread: makes run() look at `halted`.
   void interrupt() const { peers_[rank_].block.ring(); }
 

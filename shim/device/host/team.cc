@@ -166,7 +166,7 @@ class HostTeam {
       reason_ = error_ = reason;
       halted_.store(true, std::memory_order_relaxed);
     }
-    engine_.tell({FailureKind::kLocal, rank(), {}});
+    engine_.tell({FailureKind::kLocal, rank(), {}}, reason);
     engine_.interrupt();
   }
 
@@ -230,7 +230,10 @@ class HostTeam {
   void fail(const Job& job, const Trouble& trouble) {
     reason_ = trouble.reason;
     error_ = job.exchange.what + " failed: " + reason_;
-    if (trouble.failure.kind != FailureKind::kNone) engine_.tell(trouble.failure);
+    if (trouble.failure.kind == FailureKind::kNone) return;  // nobody else's business
+    const bool own =
+        trouble.failure.kind == FailureKind::kLocal && trouble.failure.culprit == rank();
+    engine_.tell(trouble.failure, own ? trouble.reason : trouble.relayed);
   }
 
   // The mutex is held.
