@@ -18,29 +18,50 @@ static void clear_environment(void) {
   for (size_t i = 0; i < sizeof(names) / sizeof(*names); ++i) unsetenv(names[i]);
 }
 
+static int profiles = 500;
+static void random_profiles(void) { random_rules(profiles, 20, 40); }
+
+typedef struct {
+  const char* name;
+  void (*run)(void);
+} Case;
+
+static const Case kCases[] = {
+    {"bad profiles are told once", bad_profiles_are_told_once}, /* before any other bad one */
+    {"no rule touches nothing", no_rule_touches_nothing},
+    {"rules are obeyed", rules_are_obeyed},
+    {"the user's variables win", users_variables_win},
+    {"small messages keep NCCL's count", small_messages_keep_nccls_count},
+    {"CollNet keeps its count", collnet_keeps_its_count},
+    {"old tables are not overrun", old_tables_are_not_overrun},
+    {"chunk sizes", chunk_sizes},
+    {"wave rule", wave_rule},
+    {"decisions are told once", decisions_are_told_once},
+    {"switched off", switched_off},
+    {"asking does not allocate", asking_does_not_allocate},
+    {"many communicators", many_communicators},
+    {"threads ask at once", threads_ask_at_once},
+    {"random rules", random_profiles},
+};
+
 int main(int argc, char** argv) {
   if (argc < 2) {
     fprintf(stderr, "usage: tuner_test LIBRARY [PROFILES]\n");
     return 2;
   }
+  if (argc > 2) profiles = atoi(argv[2]);
   clear_environment();
   library_open(argv[1]);
-  bad_profiles_are_told_once(); /* once for the process: before any other bad one */
-  no_rule_touches_nothing();
-  rules_are_obeyed();
-  users_variables_win();
-  small_messages_keep_nccls_count();
-  collnet_keeps_its_count();
-  old_tables_are_not_overrun();
-  chunk_sizes();
-  wave_rule();
-  decisions_are_told_once();
-  switched_off();
-  asking_does_not_allocate();
-  many_communicators();
-  threads_ask_at_once();
-  random_rules(argc > 2 ? atoi(argv[2]) : 500, 20, 40);
+  int passed = 0, failed = 0;
+  for (size_t i = 0; i < sizeof(kCases) / sizeof(*kCases); ++i) {
+    const int checked = checks_passed(), wrong = checks_failed();
+    kCases[i].run();
+    const int good = checks_failed() == wrong && checks_passed() > checked;
+    printf("%s %s (%d checks)\n", good ? "ok  " : "FAIL", kCases[i].name,
+           checks_passed() - checked);
+    good ? ++passed : ++failed;
+  }
   library_close();
-  printf("%d passed, %d failed\n", checks_passed(), checks_failed());
-  return checks_failed() != 0;
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed != 0;
 }
