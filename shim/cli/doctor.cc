@@ -46,7 +46,7 @@ void run(const DoctorOptions& options) {
   }
   const doctor::Report report{
       facts.host,
-      {check_tide(facts), check_python(machine, facts), check_gpus(machine, facts),
+      {check_tide(machine, facts), check_python(machine, facts), check_gpus(machine, facts),
        check_nics(machine, facts), check_gpu_direct(machine, facts), check_limits(machine, facts)}};
   std::cout << (options.json ? report_json(report) : report_text(report));
   if (report.count(doctor::Status::kFail) > 0) throw Exit{kFailed};

@@ -79,7 +79,7 @@ struct Report {
   int count(Status status) const;
 };
 
-Section check_tide(const Facts& facts);
+Section check_tide(const Machine& machine, const Facts& facts);
 Section check_python(const Machine& machine, const Facts& facts);
 Section check_gpus(const Machine& machine, const Facts& facts);
 Section check_nics(const Machine& machine, const Facts& facts);

@@ -75,6 +75,7 @@ CudaFacts ask_cuda() {
   CudaFacts facts;
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
+    facts.absent = true;
     facts.error = dlerror();
     return facts;
   }

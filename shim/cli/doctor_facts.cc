@@ -23,7 +23,7 @@ namespace tide::cli::doctor {
 #define TIDE_JSON NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT
 TIDE_JSON(CudaDevice, name, bus_id, major, minor, multiprocessors, multicast, dma_buf, gpu_direct,
           peers)
-TIDE_JSON(CudaFacts, error, error_code, version, devices)
+TIDE_JSON(CudaFacts, absent, error, error_code, version, devices)
 TIDE_JSON(PythonFacts, asked, error, executable, version, preloads, torch_version, torch_cuda,
           torch_error, nccl_version, nccl_file)
 TIDE_JSON(TideLibrary, path, release)

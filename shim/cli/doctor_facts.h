@@ -19,9 +19,10 @@ struct CudaDevice {
 };
 
 struct CudaFacts {
-  std::string error;   // empty: CUDA started
-  int error_code = 0;  // the CUresult of cuInit; 0 with an error: libcuda.so.1 does not load
-  int version = 0;     // of the driver API: 12080
+  bool absent = false;  // there is no libcuda.so.1
+  std::string error;    // empty: CUDA started
+  int error_code = 0;   // the CUresult of cuInit
+  int version = 0;      // of the driver API: 12080
   std::vector<CudaDevice> devices;
 };
 

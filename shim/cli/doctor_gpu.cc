@@ -10,6 +10,7 @@ namespace {
 
 // CUresult of cuInit, cuda.h.
 enum CudaError {
+  kAbsent = -1,  // not the driver's: there is no libcuda.so.1
   kNoDevice = 100,
   kSystemNotReady = 802,
   kDriverMismatch = 803,
@@ -43,7 +44,7 @@ DriverVersion driver_version(const Machine& machine) {
 
 std::string remedy_of(int error) {
   switch (error) {
-    case 0:
+    case kAbsent:
       return "make libcuda.so.1 visible; in a container: --gpus all, with "
              "NVIDIA_DRIVER_CAPABILITIES=compute,utility";
     case kNoDevice:
@@ -184,7 +185,7 @@ Section check_gpus(const Machine& machine, const Facts& facts) {
   const DriverVersion driver = driver_version(machine);
   const CudaFacts& cuda = facts.cuda;
   const size_t on_bus = gpus(machine).size();
-  if (driver.version.empty() && cuda.error_code == 0 && !cuda.error.empty()) {
+  if (driver.version.empty() && cuda.absent) {
     if (on_bus == 0) {
       section.skip("gpu.driver", "NVIDIA driver", "no NVIDIA GPU, no driver: ranks use host memory")
           .equal("none");
@@ -204,7 +205,8 @@ Section check_gpus(const Machine& machine, const Facts& facts) {
     section.ok("gpu.driver", "NVIDIA driver", driver.version + kind).equal(driver.version + kind);
   }
   if (!cuda.error.empty()) {
-    section.fail("gpu.cuda", "CUDA", cuda.error, remedy_of(cuda.error_code)).equal("none");
+    section.fail("gpu.cuda", "CUDA", cuda.error, remedy_of(cuda.absent ? kAbsent : cuda.error_code))
+        .equal("none");
     check_fabric(section, machine, facts);
     return section;
   }

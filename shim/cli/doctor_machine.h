@@ -12,6 +12,7 @@ class Machine {
   // root: "" for this machine, else a folder with files of another one.
   explicit Machine(std::string root) : root_(std::move(root)) {}
 
+  const std::string& root() const { return root_; }
   bool live() const { return root_.empty(); }
   bool exists(const std::string& path) const;
   // The whole file; empty optional: not there or not readable.

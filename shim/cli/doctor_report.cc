@@ -95,9 +95,10 @@ std::string report_json(const Report& report) {
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();
   for (const Section& section : report.sections) {
     for (const Check& check : section.checks) {
-      nlohmann::ordered_json entry{{"id", check.id},           {"section", section.title},
-                                   {"title", check.title},     {"status", name_of(check.status)},
-                                   {"finding", check.finding}, {"remedy", check.remedy}};
+      nlohmann::ordered_json entry{
+          {"id", check.id},           {"section", section.title},        {"title", check.title},
+          {"subject", check.subject}, {"status", name_of(check.status)}, {"finding", check.finding},
+          {"remedy", check.remedy}};
       if (check.across != Across::kNothing) {
         entry["value"] = check.value;
         entry["across"] = check.across == Across::kEqual ? "equal" : "note";

@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <sstream>
 
+#include "plugin/profile/errors.h"
+#include "plugin/profile/profile.h"
 #include "shim/cli/doctor.h"
 #include "shim/cli/doctor_facts.h"
 #include "shim/cli/doctor_machine.h"
@@ -171,9 +174,29 @@ void check_settings(Section& section, const Machine& machine, const Facts& facts
   }
 }
 
+// The profile that a job of this environment takes, with all variables that override it.
+void check_profile(Section& section, const Machine& machine, const Facts& facts) {
+  const std::string id = "tide.profile", what = "profile";
+  try {
+    const profile::Profile taken = profile::load_profile(
+        [&](const std::string& name) -> std::optional<std::string> {
+          const auto set = facts.environment.find(name);
+          if (set == facts.environment.end()) return std::nullopt;
+          return set->second;
+        },
+        {}, profile::read_machine(machine.root()));
+    section.ok(id, what, taken.name() + "; " + taken.reason()).equal(taken.name());
+  } catch (const profile::Errors& errors) {
+    section
+        .fail(id, what, join(errors.lines(), "; "),
+              "tide profile show tells where each value is from")
+        .equal("wrong");
+  }
+}
+
 }  // namespace
 
-Section check_tide(const Facts& facts) {
+Section check_tide(const Machine& machine, const Facts& facts) {
   Section section{"Tide"};
   section.ok("tide.command", "command", TIDE_VERSION ", " + facts.tide.command).equal(TIDE_VERSION);
   if (facts.tide.shim.path.empty()) {
@@ -185,6 +208,7 @@ Section check_tide(const Facts& facts) {
     check_library(section, "tide.shim", "libtide-shim.so", facts.tide.shim);
   }
   check_net_library(section, facts);
+  check_profile(section, machine, facts);
   return section;
 }
 

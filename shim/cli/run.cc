@@ -163,11 +163,11 @@ void set_environment(const RunOptions& options) {
                 tide.build_tree ? "make build" : "install Tide again");
   }
   check_preloadable(shim);
+  if (!options.profile.empty()) set_profile(options.profile, environment);
+  if (!options.report.empty()) set_report(options.report, environment);
   environment.add("LD_PRELOAD", shim, ": ", true);
   set_net(options, tide, environment);
-  if (!options.profile.empty()) set_profile(options.profile, environment);
   if (options.observe) environment.set("TIDE_SHIM", "observe");
-  if (!options.report.empty()) set_report(options.report, environment);
 }
 
 // Replaces this process. Returns only when that fails.

@@ -47,7 +47,7 @@ def base(host, kernel="5.15.0-105-generic", memory_gib=2048):
                    "preloads": True, "torch_version": "2.9.1+cu128", "torch_cuda": "12.8",
                    "nccl_version": "2.27.5",
                    "nccl_file": "/opt/job/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"},
-        "cuda": {"error": "libcuda.so.1: cannot open shared object file: No such file or directory"},
+        "cuda": {"absent": True, "error": "libcuda.so.1: cannot open shared object file: No such file or directory"},
         "verbs": {"dma_buf": True},
         "flow_control": {}, "environment": {}, "programs": [],
     }
@@ -105,9 +105,10 @@ def switch(files, host_bridge, acs=None):
 def gpu(files, facts, path, name="NVIDIA H200", capability=(9, 0), sms=132, multicast=True, peers=None,
         dma_buf=True):
     bus_id = pci(files, path, "0x10de", "0x030200")
+    files[f"/proc/driver/nvidia/gpus/{bus_id}/information"] = f"Model: \t\t {name}\nBus Location: \t {bus_id}\n"
     cuda = facts["cuda"]
     cuda.setdefault("devices", [])
-    cuda["error"] = ""
+    cuda.update(absent=False, error="")
     cuda["version"] = 12080
     cuda["devices"].append({"name": name, "bus_id": bus_id, "major": capability[0], "minor": capability[1],
                             "multiprocessors": sms, "multicast": multicast, "dma_buf": dma_buf,
