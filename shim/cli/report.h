@@ -44,7 +44,7 @@ struct ObservedReport {
 
 struct RankReport {
   std::string file;
-  std::string version, torch, mode;
+  std::string version, torch, mode, profile;
   int64_t rank = 0;
   int64_t world_size = 0;  // 0: no ranks had to meet
   int64_t nodes = 0, local_ranks = 0;

@@ -91,10 +91,15 @@ ordered_json list(const Range& range) {
 
 std::string report_json(const JobReport& job) {
   const RankReport& first = job.ranks.front();
-  ordered_json object = {{"version", first.version},     {"torch", first.torch},
-                         {"mode", first.mode},           {"world_size", job.world_size},
-                         {"nodes", first.nodes},         {"local_ranks", first.local_ranks},
-                         {"missing_ranks", job.missing}, {"warnings", job.warnings}};
+  ordered_json object = {{"version", first.version},
+                         {"torch", first.torch},
+                         {"mode", first.mode},
+                         {"profile", first.profile},
+                         {"world_size", job.world_size},
+                         {"nodes", first.nodes},
+                         {"local_ranks", first.local_ranks},
+                         {"missing_ranks", job.missing},
+                         {"warnings", job.warnings}};
   object["tiers"] = list(job.tiers);
   object["reasons"] = list(job.reasons);
   object["totals"] = to_json(job.totals);

@@ -144,6 +144,7 @@ RankReport read_rank_report(const std::string& file) {
   report.version = reader.text(top, "", "version");
   report.torch = reader.text(top, "", "torch");
   report.mode = reader.text(top, "", "mode");
+  report.profile = reader.text(top, "", "profile");
   report.rank = reader.count(top, "", "rank", kMostRanks);
   report.world_size = reader.count(top, "", "world_size", kMostRanks);
   report.nodes = reader.count(top, "", "nodes", kMostRanks);

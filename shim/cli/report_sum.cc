@@ -69,6 +69,8 @@ void check_ranks(JobReport* job) {
          "install the same on every node");
   differ("the version of torch", who_has_what(job->ranks, &RankReport::torch),
          "install the same on every node");
+  differ("the profile", who_has_what(job->ranks, &RankReport::profile),
+         "name one for all with TIDE_PROFILE");
   differ("TIDE_SHIM", who_has_what(job->ranks, &RankReport::mode), "set it alike on every rank");
 }
 

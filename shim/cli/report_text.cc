@@ -45,7 +45,7 @@ void write_table(const std::vector<Row>& rows, size_t left, std::ostream& out) {
 void write_head(const JobReport& job, std::ostream& out) {
   const RankReport& first = job.ranks.front();
   out << "Tide " << first.version << ", torch " << first.torch << ", TIDE_SHIM=" << first.mode
-      << "; " << job.ranks.size() << " of " << job.world_size
+      << ", profile " << first.profile << "; " << job.ranks.size() << " of " << job.world_size
       << (job.world_size == 1 ? " rank" : " ranks");
   if (first.nodes > 0) {
     out << ", " << first.nodes << (first.nodes == 1 ? " node" : " nodes") << " of "

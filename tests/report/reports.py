@@ -35,7 +35,8 @@ def totals(groups, pushed):
 
 def report(rank, world, groups, mode="on", pushed=0, nodes=1):
     met = mode == "on"
-    return {"version": "0.1.0", "torch": "2.13.0", "mode": mode, "rank": rank,
+    return {"version": "0.1.0", "torch": "2.13.0", "mode": mode,
+            "profile": "h200-8x400g", "rank": rank,
             "world_size": world if met else 0, "nodes": nodes if met else 0,
             "local_ranks": world // nodes if met else 0, "groups": groups,
             "totals": totals(groups, pushed)}

@@ -171,11 +171,13 @@ class Warnings(Case):
     def test_versions(self):
         paths = self.write(reports.mixed, 4)
         self.change(paths[2], version="0.2.0")
-        self.change(paths[3], torch="2.14.0")
-        tide_line, torch_line = self.warned(*paths)
+        self.change(paths[3], torch="2.14.0", profile="none")
+        tide_line, torch_line, profile_line = self.warned(*paths)
         self.assertIn("the version of Tide differs: 0.1.0 (ranks 0-1, 3), 0.2.0 (rank 2); install the "
                       "same on every node", tide_line)
         self.assertIn("the version of torch differs: 2.13.0 (ranks 0-2), 2.14.0 (rank 3)", torch_line)
+        self.assertIn("the profile differs: h200-8x400g (ranks 0-2), none (rank 3); name one for all "
+                      "with TIDE_PROFILE", profile_line)
 
     def test_two_runs(self):
         paths = self.write(reports.mixed, 4)
