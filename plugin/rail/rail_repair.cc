@@ -225,6 +225,7 @@ void Rail::on_frame(int node, const net::Frame& frame, uint64_t now) {
     case FrameType::kOffer: {
       auto offer = decode_offer(frame.body);
       if (!offer || offer->pairs.size() != static_cast<size_t>(options_.queue_pairs) + 1) break;
+      repair(node, now);  // its "down" may have come with it
       if (other.state == LinkState::kBuilding && offer->generation == other.generation) {
         other.offer = std::move(offer);
         repair(node, now);

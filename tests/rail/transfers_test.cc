@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <random>
 
@@ -101,10 +102,12 @@ void take_part(Node& node, const Load& load) {
         bytes_received += range.bytes;
       }
     }
-    const auto wrong = std::mismatch(wanted.begin(), wanted.end(), landings[slot].begin());
-    node.check(wrong.first == wanted.end(), "exchange " + std::to_string(exchange) + ", byte " +
-                                                std::to_string(wrong.first - wanted.begin()) +
-                                                " is wrong");
+    for (uint64_t i = 0; i < load.landing; ++i) {
+      if (landings[slot][i] == wanted[i]) continue;
+      node.check(false, "exchange " + std::to_string(exchange) + ", byte " + std::to_string(i) +
+                            " is " + std::to_string(landings[slot][i]) + ", not " +
+                            std::to_string(wanted[i]));
+    }
   };
   for (int e = 0; e < load.exchanges; ++e) {
     const auto slot = static_cast<size_t>(e % load.depth);
@@ -153,6 +156,8 @@ void expect_all_well(const Cluster& cluster, const Load& load, int limit_s = 60)
   Processes run(cluster, [&](Node& node) { take_part(node, load); });
   EXPECT_EQ(run.wait(limit_s), std::vector<int>(static_cast<size_t>(cluster.nodes), 0));
 }
+
+TEST(Transfers, TwoNodes) { expect_all_well({}, {}); }
 
 // Every pacing with every number of queue pairs; heads small enough that most transfers have tails.
 TEST(Transfers, EveryPacingAndQueuePairs) {
@@ -343,6 +348,29 @@ void expect_well_with_faults(const char* script, int queue_pairs) {
   load.exchanges = 60;
   load.seed = 7;
   expect_all_well(cluster, load);
+}
+
+// Links that break every few messages, by lost packets and lost acknowledgements alike.
+TEST(Faults, Chaos) {
+  const char* wanted = getenv("RAIL_CHAOS");
+  const int runs = wanted != nullptr ? std::atoi(wanted) : 3;
+  for (int seed = 1; seed <= runs && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    Cluster cluster;
+    cluster.nodes = 2 + seed % 3;
+    cluster.queue_pairs = 1 + seed % 4;
+    cluster.pacing = static_cast<tide_rail_pacing>(seed % 3);
+    const std::string script = testing::TempDir() + "rail_chaos_" + std::to_string(getpid());
+    std::ofstream(script) << "seed " << seed << "\ndrop probability=0.12\n"
+                          << "drop-ack probability=0.12\n";
+    cluster.environment = {"SOFTVERBS_FAULTS=" + script, "TIDE_NET_TIMEOUT=4",
+                           "TIDE_NET_RETRY_COUNT=1"};
+    Load load;
+    load.exchanges = 30;
+    load.seed = static_cast<uint64_t>(seed);
+    expect_all_well(cluster, load);
+    unlink(script.c_str());
+  }
 }
 
 TEST(Faults, Reordering) { expect_well_with_faults("reorder.txt", 4); }
