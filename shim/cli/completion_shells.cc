@@ -114,13 +114,14 @@ std::string zsh_completion(const CommandEntry& root) {
       "#compdef tide\n"
       "# zsh completion of tide; written by `tide completion zsh`.\n"
       "_tide() {\n"
-      "  local at=tide\n"
-      "  local -i i\n"
+      "  local at=tide context state line\n"
+      "  local -i i last=1\n"
+      "  typeset -A opt_args\n"
       "  for ((i = 2; i < CURRENT; ++i)); do\n"
       "    case \"$at $words[i]\" in\n"
       "      " +
       paths(root, "|") +
-      ") at=\"$at $words[i]\" ;;\n"
+      ") at=\"$at $words[i]\" last=i ;;\n"
       "      'tide run --')\n"
       "        shift $i words\n"
       "        (( CURRENT -= i ))\n"
@@ -128,6 +129,8 @@ std::string zsh_completion(const CommandEntry& root) {
       "        return ;;\n"
       "    esac\n"
       "  done\n"
+      "  shift $((last - 1)) words\n"
+      "  (( CURRENT -= last - 1 ))\n"
       "  case $at in\n";
   for (const CommandEntry* command : flattened(root)) {
     text += "    '" + command->path + "')\n      _arguments -s";
@@ -141,8 +144,9 @@ std::string zsh_completion(const CommandEntry& root) {
     if (words.empty()) {
       text += " \\\n        '*:file:_files'";
     } else {
-      text += " \\\n        '*:: :->rest'\n      [[ $state == rest ]] && compadd -- " +
-              join(words, " ") + " && return\n      [[ $state == rest ]] && _files";
+      text +=
+          " \\\n        '1: :->word' '*:file:_files'\n      [[ $state == word ]] && compadd -- " +
+          join(words, " ");
     }
     text += "\n      ;;\n";
   }

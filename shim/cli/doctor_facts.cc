@@ -57,7 +57,7 @@ std::string release_of(const std::string& elf) {
   Elf64_Ehdr header;
   if (elf.size() < sizeof(header)) return "";
   memcpy(&header, elf.data(), sizeof(header));
-  if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return "";
+  if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phoff > elf.size()) return "";
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
     const size_t place = header.e_phoff + i * sizeof(segment);

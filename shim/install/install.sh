@@ -14,11 +14,11 @@ install -D -s -m 755 "$build/bin/tide" "$prefix/bin/tide"
 # One folder for the libraries: libtide-shim.so finds libtide-torch beside itself. Links in lib let
 # the loader find them by name.
 mkdir -p "$folder"
-install -s -m 755 "$build/lib/libtide-shim.so" "$folder/"
+install -s -m 644 "$build/lib/libtide-shim.so" "$folder/"
 ln -sfn tide/libtide-shim.so "$prefix/lib/libtide-shim.so"
 for name in libnccl-net-tide.so libtide-plan.so; do
   [ -e "$build/lib/$name" ] || continue
-  install -s -m 755 "$build/lib/$name" "$folder/"
+  install -s -m 644 "$build/lib/$name" "$folder/"
   ln -sfn "tide/$name" "$prefix/lib/$name"
 done
 if [ -e "$folder/libnccl-net-tide.so" ]; then  # the tuner is in it
@@ -28,7 +28,7 @@ fi
 [ ! -e "$build/lib/tide_plan.py" ] || install -m 644 "$build/lib/tide_plan.py" "$folder/"
 if [ "$torch" = torch ]; then
   for library in "$build"/lib/libtide-torch-*.so; do
-    [ ! -e "$library" ] || install -s -m 755 "$library" "$folder/"
+    [ ! -e "$library" ] || install -s -m 644 "$library" "$folder/"
   done
 fi
 
@@ -39,6 +39,12 @@ for profile in configs/*; do
 done
 install -m 644 README.md CHANGELOG.md LICENSE "$share/doc/tide/"
 install -m 644 doc/*.md "$share/doc/tide/doc/"
+# What became part of the binaries wants its notice beside them. Debian keeps each in one place.
+for package in libyaml-dev libcli11-dev nlohmann-json3-dev; do
+  [ ! -r "/usr/share/doc/$package/copyright" ] ||
+    install -D -m 644 "/usr/share/doc/$package/copyright" "$share/doc/tide/licences/$package"
+done
+install -D -m 644 shim/cli/report_chart_licence.txt "$share/doc/tide/licences/chart.js"
 
 # The sources of libtide-torch with the rules that build it.
 while read -r file; do

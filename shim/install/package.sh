@@ -18,7 +18,12 @@ tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner -czf "$out/$tree.t
 
 root=$out/deb
 "$here/install.sh" "$build" "$root/usr"
-cp LICENSE "$root/usr/share/doc/tide/copyright"
+cat >"$root/usr/share/doc/tide/copyright" <<'COPYRIGHT'
+Tide is licensed under the Apache License, Version 2.0; on Debian systems it is in
+/usr/share/common-licenses/Apache-2.0. The notices of what became part of its binaries are in
+/usr/share/doc/tide/licences.
+COPYRIGHT
+gzip -9nc CHANGELOG.md >"$root/usr/share/doc/tide/changelog.gz"
 # Only the net plugin needs libibverbs: a recommendation.
 mkdir -p "$out/shlibs/debian"
 printf 'Source: tide\n\nPackage: tide\nArchitecture: any\n' >"$out/shlibs/debian/control"

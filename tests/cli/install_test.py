@@ -36,6 +36,9 @@ def expected(prefix, man="share/man/man1/tide.1.gz"):
     names += [f"share/tide/configs/{path.name}" for path in pathlib.Path(ROOT, "configs").iterdir()]
     names += [f"share/doc/tide/{name}" for name in ("README.md", "CHANGELOG.md", "LICENSE")]
     names += [f"share/doc/tide/doc/{path.name}" for path in pathlib.Path(ROOT, "doc").glob("*.md")]
+    licences = ["chart.js", *(package for package in ("libyaml-dev", "libcli11-dev", "nlohmann-json3-dev")
+                              if os.path.exists(f"/usr/share/doc/{package}/copyright"))]
+    names += [f"share/doc/tide/licences/{name}" for name in licences]
     return {f"{prefix}{name}" for name in names}
 
 
@@ -182,7 +185,7 @@ class Packaged(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run(["dpkg-deb", "-x", deb, folder], check=True)
             below = files_below(folder)
-            wanted = expected("usr/") | {"usr/share/doc/tide/copyright"}
+            wanted = expected("usr/") | {f"usr/share/doc/tide/{name}" for name in ("copyright", "changelog.gz")}
             self.assertEqual(without_sources(below, "usr/"), wanted)
         listed = subprocess.run(["dpkg-deb", "-c", deb], capture_output=True, text=True, check=True).stdout
         for line in listed.splitlines():
