@@ -19,17 +19,30 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kExtension = ".yaml";
 
-// The directory of the library, or program, that this code is in.
-fs::path own_directory() {
+fs::path parent_of(const char* file) {
+  std::error_code failed;
+  return fs::canonical(file, failed).parent_path();
+}
+
+// The directory of the library, or program, that this code is in; then that of libtide-shim.so
+// where it is loaded: libtide-torch.so may lie in the home of the user who built it.
+std::vector<fs::path> own_directories() {
+  std::vector<fs::path> found;
   Dl_info info = {};
   void* entry = nullptr;
-  if (dladdr1(reinterpret_cast<void*>(&own_directory), &info, &entry, RTLD_DL_LINKMAP) == 0) {
-    return {};
+  if (dladdr1(reinterpret_cast<void*>(&own_directories), &info, &entry, RTLD_DL_LINKMAP) != 0) {
+    const char* name = static_cast<const link_map*>(entry)->l_name;
+    const bool program = name == nullptr || *name == '\0';
+    found.push_back(parent_of(program ? "/proc/self/exe" : name));
   }
-  const char* name = static_cast<const link_map*>(entry)->l_name;
-  const bool program = name == nullptr || *name == '\0';
-  std::error_code failed;
-  return fs::canonical(program ? "/proc/self/exe" : name, failed).parent_path();
+  const auto add_shim = [](dl_phdr_info* object, size_t, void* list) {
+    if (std::string_view(object->dlpi_name).ends_with("/libtide-shim.so")) {
+      static_cast<std::vector<fs::path>*>(list)->push_back(parent_of(object->dlpi_name));
+    }
+    return 0;
+  };
+  dl_iterate_phdr(add_shim, &found);
+  return found;
 }
 
 bool directory_exists(const fs::path& path) {
@@ -71,13 +84,22 @@ std::string profile_directory(const Lookup& lookup) {
          "\", which is no directory that can be read; allowed: one with profiles, or unset "
          "for the installed ones"});
   }
-  const fs::path own = own_directory();
-  if (own.empty()) return {};
-  // lib or bin of a prefix, lib/ARCHITECTURE of one, lib or bin of the build directory.
-  for (const char* relative :
-       {"../share/tide/configs", "../../share/tide/configs", "../../configs"}) {
-    const fs::path candidate = (own / relative).lexically_normal();
-    if (directory_exists(candidate)) return candidate.string();
+  constexpr int kDeepest = 4;  // of a build directory in the checkout
+  for (const fs::path& own : own_directories()) {
+    // lib or bin of a prefix, and lib/tide or lib/ARCHITECTURE of one.
+    for (const char* relative : {"../share/tide/configs", "../../share/tide/configs"}) {
+      const fs::path candidate = (own / relative).lexically_normal();
+      if (directory_exists(candidate)) return candidate.string();
+    }
+    // As built: somewhere in the checkout, whose configs/ also holds the schema.
+    fs::path above = own;
+    for (int depth = 0; depth < kDeepest && above.has_relative_path(); ++depth) {
+      above = above.parent_path();
+      std::error_code failed;
+      if (fs::exists(above / "configs/profile.schema.json", failed)) {
+        return (above / "configs").string();
+      }
+    }
   }
   return {};
 }

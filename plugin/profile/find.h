@@ -15,7 +15,7 @@ namespace tide::profile {
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 Lookup environment();
 
-// TIDE_PROFILE_DIR, else beside this library: <prefix>/share/tide/configs as installed, configs/ of
+// TIDE_PROFILE_DIR, else beside Tide: <prefix>/share/tide/configs as installed, configs/ of
 // the source tree as built; empty: there is none. Throws Errors where the variable names no
 // directory.
 std::string profile_directory(const Lookup& lookup);

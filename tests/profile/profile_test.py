@@ -4,6 +4,7 @@ libraries show nothing of their YAML parser."""
 import glob
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -189,6 +190,21 @@ class List(unittest.TestCase):
         self.assertTrue(os.path.samefile(listed["directory"], "configs"))
         names = [os.path.basename(path)[:-5] for path in sorted(glob.glob("configs/*.yaml"))]
         self.assertEqual([entry["name"] for entry in listed["profiles"]], names)
+
+    def test_an_installation_finds_its_own(self):
+        with tempfile.TemporaryDirectory() as prefix:
+            os.mkdir(os.path.join(prefix, "bin"))
+            command = shutil.copy(TIDE, os.path.join(prefix, "bin", "tide"))
+
+            def directory():
+                result = subprocess.run([command, "profile", "list", "--json"],
+                                        capture_output=True, text=True, timeout=60)
+                return json.loads(result.stdout)["directory"]
+
+            self.assertEqual(directory(), "")
+            configs = os.path.join(prefix, "share/tide/configs")
+            shutil.copytree("configs", configs)
+            self.assertTrue(os.path.samefile(directory(), configs))
 
     def test_a_directory_of_ones_own(self):
         with tempfile.TemporaryDirectory() as folder:
