@@ -13,7 +13,7 @@
  * the same exchange. Transfers start in the order of their sends, each when its peer has begun the
  * exchange and, with pacing, when the one before has been acknowledged by its receiver
  * (plugin/pacing/rounds.h; "The Endgame of FSDP Communication", on paced recursive doubling).
- * At most one transfer of an exchange goes from a node to another in a round.
+ * In a round of an exchange a node sends to at most one other, and receives from at most one.
  *
  * Every function but close returns a tide_rail_result and may be called from any thread; one
  * thread at a time may begin, send and end. A rail that failed stays failed: every call returns its
@@ -58,16 +58,19 @@ typedef struct {
   int32_t rail;          /* which rail: the local rank, for the choice of the NIC, and errors */
   int32_t rails;         /* local ranks of this node */
   const char* const* node_names; /* `nodes` texts for errors, "node 1 (rank 3)"; NULL: "node N" */
-  const char* devices;           /* NICs to choose from, form of NCCL_IB_HCA; NULL or "": all */
-  const char* near;      /* PCI address of the GPU, "0000:19:00.0"; NULL: rail-th usable NIC */
-  const char* interface; /* of the set-up sockets, form of NCCL_SOCKET_IFNAME; NULL: by rule */
+  const char* devices; /* NICs to choose from, form of NCCL_IB_HCA; NULL or "": as the net plugin's
+                          settings say (TIDE_NET_DEVICES), all if they do not */
+  const char* near;    /* PCI address of the GPU, "0000:19:00.0": the nearest NIC, BAD_ARGUMENT when
+                          there is no such device; NULL or "": the rail-th usable NIC */
+  const char* interface; /* of the set-up sockets, form of NCCL_SOCKET_IFNAME; NULL or "": as the
+                            net plugin's settings say (TIDE_NET_INTERFACE), by rule else */
   int32_t pacing;        /* a tide_rail_pacing; equal on all nodes */
   uint64_t head_bytes;   /* sum of the heads of one transfer; equal on all nodes */
   int32_t queue_pairs;   /* to each node, 1 to 16; equal on all nodes */
   int32_t traffic_class; /* of data, -1: 0 */
   int32_t control_traffic_class; /* of grants and acknowledgements, -1: as the data */
   int32_t service_level;
-  int32_t timeout_ms; /* of connect, and of an exchange that names none */
+  int32_t timeout_ms; /* of connect, and without progress of an exchange that names none */
   int32_t core;       /* the progress thread runs there; -1: anywhere */
   uint64_t spin_ns;   /* how long it polls without news before it sleeps */
   /* A line for the log, without newline; level 0 error, 1 warn, 2 info, 3 debug. May be NULL. May
@@ -110,8 +113,9 @@ typedef struct {
 } tide_rail_memory;
 
 /* Begins the next exchange and lets the other nodes write into `landing` (NULL: this end receives
- * nothing) until it is done. `what` names it in errors: "all-gather of layers.3". timeout_ms 0: the
- * rail's. Returns at once. *exchange: 1, 2, 3, ... */
+ * nothing) until it is done. `what` names it in errors: "all-gather of layers.3". timeout_ms: how
+ * long it may go without progress, 0: the rail's. Returns at once, unless 32 exchanges are open:
+ * then it waits for the oldest. *exchange: 1, 2, 3, ... */
 tide_rail_result tide_rail_begin(tide_rail* rail, const tide_rail_memory* landing, const char* what,
                                  int32_t timeout_ms, uint64_t* exchange);
 
@@ -133,7 +137,7 @@ typedef struct {
 
 typedef struct {
   int32_t node;   /* that receives */
-  uint32_t round; /* 0 to 65535, not decreasing within an exchange */
+  uint32_t round; /* 0 to 1023, growing within an exchange; gaps are allowed */
   tide_rail_memory source;
   const tide_rail_range* ranges; /* copied */
   uint32_t range_count;          /* 0: an empty transfer, which still lands */
@@ -153,7 +157,8 @@ tide_rail_result tide_rail_expect(tide_rail* rail, uint64_t exchange, int32_t no
                                   tide_rail_flag landed);
 
 /* Block until the transfer of `node` in `round` has landed here; until the one sent to `node` in
- * `round` no longer needs its source. Deadline: the exchange's. */
+ * `round` no longer needs its source. Deadline: the exchange's. BAD_ARGUMENT when that one was not
+ * announced, or not sent, in an exchange that is open. */
 tide_rail_result tide_rail_wait_landed(tide_rail* rail, uint64_t exchange, int32_t node,
                                        uint32_t round);
 tide_rail_result tide_rail_wait_sent(tide_rail* rail, uint64_t exchange, int32_t node,
@@ -164,16 +169,16 @@ tide_rail_result tide_rail_wait_sent(tide_rail* rail, uint64_t exchange, int32_t
 tide_rail_result tide_rail_end(tide_rail* rail, uint64_t exchange);
 /* PENDING until the exchange is done; OK also for one that was done long ago. */
 tide_rail_result tide_rail_test(tide_rail* rail, uint64_t exchange);
-/* tide_rail_test, blocking, up to the exchange's deadline. */
+/* tide_rail_test, blocking, up to the exchange's deadline. BAD_ARGUMENT before tide_rail_end. */
 tide_rail_result tide_rail_wait(tide_rail* rail, uint64_t exchange);
 
 typedef struct {
   uint64_t exchanges; /* done */
   uint64_t transfers; /* sent whole */
   uint64_t bytes_sent;
-  uint64_t bytes_received;
-  uint64_t gate_ns; /* transfers ready, held back by pacing alone */
-  uint64_t repairs; /* queue pairs replaced after a failure */
+  uint64_t bytes_received; /* as the senders count them; up to date after their exchanges */
+  uint64_t gate_ns;        /* transfers ready, held back by pacing alone */
+  uint64_t repairs;        /* queue pairs replaced after a failure */
 } tide_rail_stats;
 tide_rail_result tide_rail_get_stats(tide_rail* rail, tide_rail_stats* stats);
 

@@ -495,7 +495,7 @@ tide_rail_result Rail::send(uint64_t number, const tide_rail_transfer& given) {
   transfer.start = given.start;
   transfer.sent = given.sent;
   transfer.handed = transfer.begun = transfer.done = false;
-  waiting_.push_back({number, given.round, now_ns()});
+  waiting_.push({number, given.round, now_ns()});
   requested_ = true;
   nic_->wake();
   return TIDE_RAIL_OK;

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -170,6 +169,32 @@ struct Exchange {
   int flushes = 0;  // under way
 };
 
+// Transfers that are not with the rounds yet, in the order of their sends. Memory is taken by
+// push(), on the caller's thread, and never given back.
+class WaitingList {
+ public:
+  struct Entry {
+    uint64_t exchange;
+    uint32_t round;
+    uint64_t since;  // ns
+  };
+  bool empty() const { return first_ == entries_.size(); }
+  const Entry& front() const { return entries_[first_]; }
+  void pop() { ++first_; }
+  void push(const Entry& entry) {
+    if (first_ > entries_.size() / 2 || empty()) {
+      entries_.erase(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(first_));
+      first_ = 0;
+    }
+    entries_.push_back(entry);
+  }
+  void clear() { first_ = entries_.size(); }
+
+ private:
+  std::vector<Entry> entries_;
+  size_t first_ = 0;
+};
+
 class Rail : public Client {
  public:
   explicit Rail(const tide_rail_options& options);
@@ -315,13 +340,7 @@ class Rail : public Client {
   std::array<Exchange, kExchanges> exchanges_;
   uint64_t next_exchange_ = 1;
   uint64_t oldest_exchange_ = 1;  // all before it are done
-  // Transfers that are not with the rounds yet, in the order of their sends.
-  struct Waiting {
-    uint64_t exchange;
-    uint32_t round;
-    uint64_t since;  // ns
-  };
-  std::deque<Waiting> waiting_;
+  WaitingList waiting_;
   bool requested_ = false;  // there is something new to do
   int troubled_ = 0;        // peers whose link is not up
   bool unflushed_ = false;  // some stream has more to send

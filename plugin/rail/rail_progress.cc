@@ -181,14 +181,14 @@ void Rail::on_grant(int node, const Control& control, uint64_t now) {
 bool Rail::hand_in(uint64_t now) {
   bool news = false;
   while (!waiting_.empty()) {
-    const Waiting next = waiting_.front();
+    const WaitingList::Entry next = waiting_.front();
     Exchange* exchange = find(next.exchange);
     Outgoing& transfer = *find_send(*exchange, next.round);
     if (!is_raised(transfer.start)) break;
     transfer.handed = true;
     transfer.handed_at = now;
     ++exchange->sends_handed;
-    waiting_.pop_front();
+    waiting_.pop();
     news = true;
     if (!rounds_->send(next.exchange, transfer.node, static_cast<int>(next.round), transfer.ranges,
                        now)) {
@@ -214,7 +214,7 @@ bool Rail::hand_in(uint64_t now) {
 // A stream of this node that never raises its flag is not the peer's fault.
 void Rail::check_flags(uint64_t now) {
   if (waiting_.empty() || result_ != TIDE_RAIL_OK) return;
-  const Waiting& first = waiting_.front();
+  const WaitingList::Entry& first = waiting_.front();
   const Exchange* exchange = find(first.exchange);
   if (now - first.since <= exchange->timeout_ns) return;
   fail(TIDE_RAIL_TIMEOUT, options_.node,
