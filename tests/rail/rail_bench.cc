@@ -2,11 +2,12 @@
 // doubling over softverbs' link model, unpaced, with early-acknowledged heads, and with whole
 // transfers acknowledged, against the wire floor. The modes take turns in the same processes.
 //
-//   rail_bench [--nodes 2,4,8] [--mib 64] [--turns 7] [--dilation 50] [--json FILE]
+//   rail_bench [--nodes 2,4,8] [--mib 64] [--turns 5] [--dilation 400] [--json FILE]
 //
 // Two cores cannot copy what 8 NICs of 100 Gb/s move. So time is dilated: the modelled link has
 // 100/N Gb/s and N x 10 us, and what was measured is divided by N. That keeps every ratio of the
-// link (bytes in flight, shares, rounds); the software's own time is understated N-fold.
+// link (bytes in flight, shares, rounds); the software's own time is understated N-fold. The
+// fastest of the turns counts: the model gives the link's time, a busy machine only adds to it.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -33,7 +34,6 @@ struct Mode {
 };
 constexpr Mode kModes[] = {{"off", TIDE_RAIL_PACE_OFF, 1},
                            {"head 1 MiB", TIDE_RAIL_PACE_HEAD, 1 * kMib},
-                           {"head 4 MiB", TIDE_RAIL_PACE_HEAD, 4 * kMib},
                            {"head 8 MiB", TIDE_RAIL_PACE_HEAD, 8 * kMib},
                            {"full", TIDE_RAIL_PACE_FULL, 1}};
 constexpr size_t kModeCount = sizeof(kModes) / sizeof(kModes[0]);
@@ -41,8 +41,8 @@ constexpr size_t kModeCount = sizeof(kModes) / sizeof(kModes[0]);
 struct Plan {
   std::vector<int> nodes = {2, 4, 8};
   uint64_t mib = 64;
-  int turns = 7;
-  double dilation = 50;
+  int turns = 5;
+  double dilation = 400;
   std::string json;
 };
 
@@ -130,11 +130,6 @@ void measure(Node& node, const Plan& plan) {
   }
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 std::string decimal(double value) {
   std::ostringstream text;
   text << value;
@@ -203,12 +198,12 @@ int main(int count, char** words) {
     const double floor_us = bits / kGigabits / 1000 + kLatencyUs;
     double time[kModeCount];
     for (size_t mode = 0; mode < kModeCount; ++mode) {
-      std::vector<double> turns;
+      uint64_t fastest = UINT64_MAX;
       for (int turn = 0; turn < plan.turns; ++turn) {
-        const auto ns = run.board().words[static_cast<size_t>(turn) * kModeCount + mode].load();
-        turns.push_back(static_cast<double>(ns) / 1000 / plan.dilation);
+        const size_t word = static_cast<size_t>(turn) * kModeCount + mode;
+        fastest = std::min(fastest, run.board().words[word].load());
       }
-      time[mode] = median(turns);
+      time[mode] = static_cast<double>(fastest) / 1000 / plan.dilation;
     }
     const double off = time[0], full = time[kModeCount - 1];
     for (size_t mode = 0; mode < kModeCount; ++mode) {
