@@ -604,7 +604,8 @@ tide_rail_result Rail::stats(tide_rail_stats* stats) {
 
 const char* Rail::error() {
   const Nic::Hold hold(*nic_);
-  return failure_.c_str();
+  // Once there is a failure its text stays.
+  return result_ == TIDE_RAIL_OK ? "" : failure_.c_str();
 }
 
 tide_rail_result Rail::abort(const std::string& reason) {

@@ -152,7 +152,11 @@ void take_part(Node& node, const Load& load) {
   node.barrier();
 }
 
-void expect_all_well(const Cluster& cluster, const Load& load, int limit_s = 60) {
+void expect_all_well(const Cluster& cluster, Load load, int limit_s = 60) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  load.exchanges = load.exchanges / 5 + 1;
+  limit_s *= 2;
+#endif
   Processes run(cluster, [&](Node& node) { take_part(node, load); });
   EXPECT_EQ(run.wait(limit_s), std::vector<int>(static_cast<size_t>(cluster.nodes), 0));
 }
