@@ -90,15 +90,14 @@ void place(const fs::path& from, const fs::path& to) {
   fs::rename(fresh, to);
 }
 
-// The user's own prefix: libtide-shim.so looks beside itself, so it is there too, and links to what
-// the installed one has.
+// The user's own prefix: libtide-shim.so looks beside itself, so it is there too, and links to the
+// other libraries that are installed.
 void prepare_user_prefix(const Installation& tide, const fs::path& target) {
   fs::create_directories(target);
   place(tide.libraries + "/libtide-shim.so", target / "libtide-shim.so");
   for (const fs::directory_entry& entry : fs::directory_iterator(tide.libraries)) {
     const fs::path link = target / entry.path().filename();
-    if (entry.path().filename().string().starts_with("libtide-torch-") &&
-        !fs::exists(fs::symlink_status(link))) {
+    if (entry.path().extension() == ".so" && !fs::exists(fs::symlink_status(link))) {
       fs::create_symlink(entry.path(), link);
     }
   }

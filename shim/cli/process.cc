@@ -126,18 +126,24 @@ Outcome run_program(const std::vector<std::string>& arguments,
 Outcome run_in_sight(const std::vector<std::string>& arguments) {
   Outcome outcome;
   const std::vector<char*> words = pointers(arguments);
+  // As system(3): Ctrl-C ends the program, and the caller cleans up.
+  struct sigaction ignore = {}, before = {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGINT, &ignore, &before);
   const pid_t child = fork();
   if (child < 0) {
     outcome.error = std::string("no process: ") + strerror(errno);
     return outcome;
   }
   if (child == 0) {
+    sigaction(SIGINT, &before, nullptr);
     execvp(words[0], words.data());
     _exit(kCannotStart);
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
+  sigaction(SIGINT, &before, nullptr);
   take_end(status, &outcome);
   return outcome;
 }
