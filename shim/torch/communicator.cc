@@ -412,6 +412,17 @@ bool communicates() {
   return !all.entries.empty();
 }
 
+void close_rails() {
+  Registry& all = registry();
+  std::vector<std::shared_ptr<collective::NodeTeam>> closed;  // destroyed without the mutex
+  const std::lock_guard lock(all.mutex);
+  for (const auto& [key, entry] : all.entries) {
+    if (!entry->communicator) continue;
+    closed.push_back(std::move(entry->communicator->gathers));
+    closed.push_back(std::move(entry->communicator->reductions));
+  }
+}
+
 device::TeamStats team_stats() {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);

@@ -37,6 +37,10 @@ std::shared_ptr<Communicator> communicator_of(const c10::intrusive_ptr<c10d::Pro
 // Whether this process has met others: a child forked from it must stay out.
 bool communicates();
 
+// Takes leave of the other nodes: without it they take the end of this process for a death. At the
+// process's normal exit; collectives between nodes fail afterwards.
+void close_rails();
+
 // Sums over all teams of this process.
 device::TeamStats team_stats();
 // The largest process group seen, in ranks and nodes, and the largest team, for the report.

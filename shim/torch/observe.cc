@@ -17,6 +17,7 @@ double seconds_since(Clock::time_point begin) {
 struct State {
   std::mutex mutex;
   Observed costs;
+  PhaseCosts at_step_begin;  // costs.phases as they were then
   std::optional<int> first_group;
   Clock::time_point step_begin;
 };
@@ -57,10 +58,19 @@ void count_step(int group_index) {
   } else if (*all.first_group == group_index) {
     all.costs.steps += 1;
     all.costs.step_seconds += seconds_since(all.step_begin);
+    for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+      const PhaseCost& now = all.costs.phases[i];
+      const PhaseCost& before = all.at_step_begin[i];
+      PhaseCost& sum = all.costs.in_steps[i];
+      sum.calls += now.calls - before.calls;
+      sum.bytes += now.bytes - before.bytes;
+      sum.seconds += now.seconds - before.seconds;
+    }
   } else {
     return;
   }
   all.step_begin = Clock::now();
+  all.at_step_begin = all.costs.phases;
 }
 
 Observed observed() {

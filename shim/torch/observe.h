@@ -50,8 +50,11 @@ void register_observe_hooks();
 void note_gathered(const std::vector<at::Tensor>& inputs);
 void note_reduced(const at::Tensor& output);
 
+using PhaseCosts = std::array<PhaseCost, kPhaseNames.size()>;
+
 struct Observed {
-  std::array<PhaseCost, kPhaseNames.size()> phases;
+  PhaseCosts phases;        // of the whole run
+  PhaseCosts in_steps;      // of its whole steps
   uint64_t steps = 0;       // whole ones
   double step_seconds = 0;  // of all of them
 };

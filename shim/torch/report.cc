@@ -58,14 +58,15 @@ nlohmann::json observed_json(const Observed& seen) {
     const PhaseCost& cost = seen.phases[i];
     nlohmann::json phase{{"calls", cost.calls}, {"bytes", cost.bytes}, {"seconds", cost.seconds}};
     if (seen.steps > 0) {
-      phase["bytes_per_step"] = static_cast<double>(cost.bytes) / steps;
-      phase["seconds_per_step"] = cost.seconds / steps;
-      phase["share_of_step"] = cost.seconds / steps / step;
+      const PhaseCost& whole = seen.in_steps[i];
+      phase["bytes_per_step"] = static_cast<double>(whole.bytes) / steps;
+      phase["seconds_per_step"] = whole.seconds / steps;
+      phase["share_of_step"] = whole.seconds / steps / step;
     }
     json[kPhaseNames[i]] = phase;
     const auto kind = static_cast<Phase>(i);
     if (kind == Phase::kCopyIn || kind == Phase::kCopyOut || kind == Phase::kGradientPack)
-      copies += cost.seconds;
+      copies += seen.in_steps[i].seconds;
   }
   if (seen.steps > 0) {
     json["step_seconds"] = step;

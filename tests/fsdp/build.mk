@@ -10,6 +10,10 @@ ifeq ($(TORCH_PYTHON),)
 SKIPPED += tests_that_train:_this_python_has_no_torch;_"make_deps"_installs_one_into_$(BUILD)/venv
 else ifeq ($(SANITIZE),)
 SUITES += tests/fsdp/run_cases tests/fsdp/run_faults
+ifeq ($(VERBS_HEADERS),yes)
+SUITES += tests/fsdp/run_node_cases
+run-tests run-demo: $(LIB)/softverbs/libibverbs.so.1
+endif
 endif
 
 # The same cases on CUDA tensors over NCCL; part of test-gpu.
