@@ -73,8 +73,8 @@ typedef struct {
   int32_t timeout_ms; /* of connect, and without progress of an exchange that names none */
   int32_t core;       /* the progress thread runs there; -1: anywhere */
   uint64_t spin_ns;   /* how long it polls without news before it sleeps */
-  /* A line for the log, without newline; level 0 error, 1 warn, 2 info, 3 debug. May be NULL. May
-   * be called from the progress thread. */
+  /* A line for the log, without newline; level 0 error, 1 warn, 2 info, 3 debug. May be NULL.
+   * May come from the progress thread; must not call tide_rail_*. */
   void (*log)(void* context, int level, const char* line);
   void* log_context;
 } tide_rail_options;

@@ -21,8 +21,6 @@ constexpr uint64_t kMillisecond = 1'000'000;  // ns
 constexpr uint32_t kDepth = 64;               // writes under way on a queue pair, if the device can
 constexpr uint32_t kLeastDepth = 8;
 constexpr uint32_t kLongestWrite = 1u << 30;  // verbs allows 2^31 bytes
-// A caller that blocks hears of a deadline from the progress thread; this is for a thread that
-// never comes.
 constexpr uint64_t kExtraWait = 5'000 * kMillisecond;
 
 [[noreturn]] void bad(const std::string& what, const std::string& remedy = {}) {
@@ -298,7 +296,10 @@ void Rail::refuse_all(std::vector<PeerEnd>* ends) {
 
 tide_rail_result Rail::add_region(void* base, uint64_t bytes, int fd, uint64_t offset,
                                   uint32_t* region) {
-  if (result_ != TIDE_RAIL_OK) return result_;
+  {
+    const Nic::Hold hold(*nic_);
+    if (result_ != TIDE_RAIL_OK) return result_;
+  }
   if (base == nullptr || bytes == 0 || region == nullptr ||
       reinterpret_cast<uint64_t>(base) + bytes < bytes) {
     return TIDE_RAIL_BAD_ARGUMENT;
@@ -391,14 +392,16 @@ const Region* Rail::covers(const tide_rail_memory& memory) const {
   return inside ? &region : nullptr;
 }
 
-// Waits, with the lock given up, until `done` or a failure.
+// Waits for `what`, with the lock given up, until `done` or a failure. The progress thread watches
+// the deadlines; what it cannot see, or does not get to see, ends here.
 template <typename Condition>
-tide_rail_result Rail::block(Nic::Hold& hold, uint64_t timeout_ns, Condition done) {
+tide_rail_result Rail::block(Nic::Hold& hold, uint64_t timeout_ns, const char* what,
+                             Condition done) {
   const auto deadline = Clock::now() + std::chrono::nanoseconds(2 * timeout_ns + kExtraWait);
   while (result_ == TIDE_RAIL_OK && !done()) {
-    if (hold.wait(changed_, deadline)) continue;
-    fail(TIDE_RAIL_TIMEOUT, options_.node, "the progress thread does not answer",
-         "give it a core of its own");
+    if (hold.wait(changed_, deadline) || done()) continue;
+    fail(TIDE_RAIL_TIMEOUT, options_.node, std::string("waited in vain for ") + what,
+         "end every exchange that was begun; give the progress thread a core of its own");
   }
   return result_;
 }
@@ -413,7 +416,8 @@ tide_rail_result Rail::begin(const tide_rail_memory* landing, const char* what, 
   const uint64_t timeout_ns =
       timeout_ms > 0 ? static_cast<uint64_t>(timeout_ms) * kMillisecond : options_.timeout_ns;
   Exchange& exchange = exchanges_[next_exchange_ % kExchanges];
-  const auto result = block(hold, timeout_ns, [&] { return !exchange.open; });
+  const auto result =
+      block(hold, timeout_ns, "one of 32 open exchanges to end", [&] { return !exchange.open; });
   if (result != TIDE_RAIL_OK) return result;
   const uint64_t now = now_ns();
   const auto begun = rounds_->begin(timeout_ns, now);
@@ -543,7 +547,7 @@ tide_rail_result Rail::wait_landed(uint64_t number, int node, uint32_t round) {
   if (receive == nullptr || !receive->announced || receive->node != node) {
     return TIDE_RAIL_BAD_ARGUMENT;
   }
-  return block(hold, exchange->timeout_ns, [&] {
+  return block(hold, exchange->timeout_ns, "a transfer to land", [&] {
     exchange = find(number);
     return exchange == nullptr || find_receive(*exchange, round)->landed;
   });
@@ -557,7 +561,7 @@ tide_rail_result Rail::wait_sent(uint64_t number, int node, uint32_t round) {
   if (exchange == nullptr) return TIDE_RAIL_OK;
   const Outgoing* transfer = find_send(*exchange, round);
   if (transfer == nullptr || transfer->node != node) return TIDE_RAIL_BAD_ARGUMENT;
-  return block(hold, exchange->timeout_ns, [&] {
+  return block(hold, exchange->timeout_ns, "a transfer to leave", [&] {
     exchange = find(number);
     return exchange == nullptr || find_send(*exchange, round)->done;
   });
@@ -589,7 +593,8 @@ tide_rail_result Rail::wait(uint64_t number) {
   if (exchange == nullptr) return TIDE_RAIL_OK;
   // Nobody else would ever end it.
   if (!exchange->end_called) return TIDE_RAIL_BAD_ARGUMENT;
-  return block(hold, exchange->timeout_ns, [&] { return find(number) == nullptr; });
+  return block(hold, exchange->timeout_ns, "the end of an exchange",
+               [&] { return find(number) == nullptr; });
 }
 
 tide_rail_result Rail::stats(tide_rail_stats* stats) {

@@ -244,7 +244,7 @@ class Rail : public Client {
   tide_rail_result ready() const;
   const Region* covers(const tide_rail_memory& memory) const;
   template <typename Condition>
-  tide_rail_result block(Nic::Hold& hold, uint64_t timeout_ns, Condition done);
+  tide_rail_result block(Nic::Hold& hold, uint64_t timeout_ns, const char* what, Condition done);
   void changed();
   void log(LogLevel level, const std::string& line) const;
   // "rail 1 (mlx5_0 port 1)"
@@ -329,7 +329,7 @@ class Rail : public Client {
     uint64_t exchange = 0;  // 0: free
     uint32_t round = 0;
   };
-  static constexpr uint32_t kFlushes = 64;
+  static constexpr uint32_t kFlushes = 1024;  // under way
   verbs::QueuePair loopback_;
   std::array<Flush, kFlushes> flushes_;
   uint32_t next_flush_ = 0;
