@@ -101,7 +101,7 @@ Rounds::Sending* Rounds::Exchange::sending(int round) {
 }
 
 Rounds::Rounds(const RoundSettings& settings, int node, int nodes)
-    : settings_(settings), node_(node), nodes_(nodes) {
+    : settings_(settings), node_(node), nodes_(nodes), event_node_(node) {
   require(settings.head_bytes > 0, "head_bytes", 0);
   require(settings.stripe_bytes > 0, "stripe_bytes", 0);
   require(settings.write_bytes > 0 && settings.write_bytes <= uint64_t{1} << 31, "write_bytes",
@@ -136,6 +136,12 @@ Rounds::Exchange* Rounds::find_by_low_bits(uint64_t low, uint64_t mask) {
   const uint64_t newest = next_ - 1;
   const uint64_t back = (newest - low) & mask;
   return back <= newest ? find(newest - back) : nullptr;
+}
+
+void Rounds::moved(Nanoseconds now) {
+  progress_ = now;
+  event_ = ++peers_[static_cast<size_t>(node_)].events;
+  event_node_ = node_;
 }
 
 void Rounds::push(const Action& action) {
@@ -176,7 +182,7 @@ std::optional<uint64_t> Rounds::begin(Nanoseconds timeout, Nanoseconds now) {
   exchange.open = true;
   exchange.ended = false;
   exchange.timeout = timeout;
-  exchange.progress = now;
+  moved(now);
   exchange.submitted = exchange.started = exchange.first_undone = exchange.done = 0;
   exchange.repeats = 0;
   for (Posting& posting : exchange.postings) posting.send = -1;
@@ -206,7 +212,7 @@ bool Rounds::send(uint64_t number, int peer, int round, std::span<const Range> r
   }
   Sending& sending = exchange->sends[static_cast<size_t>(exchange->submitted++)];
   sending = {.peer = peer, .round = round, .ranges = ranges, .cut = cut_of(settings_, bytes)};
-  exchange->progress = now;
+  moved(now);
   idle_ = false;
   return true;
 }
@@ -226,7 +232,7 @@ bool Rounds::expect(uint64_t number, int peer, int round, Nanoseconds now) {
   exchange->receive_end = std::max(exchange->receive_end, round + 1);
   ++exchange->expected;
   exchange->landed += receiving.landed ? 1 : 0;
-  exchange->progress = now;
+  moved(now);
   return true;
 }
 
@@ -234,7 +240,7 @@ bool Rounds::end(uint64_t number, Nanoseconds now) {
   Exchange* exchange = find(number);
   if (failed() || exchange == nullptr || exchange->ended) return false;
   exchange->ended = true;
-  exchange->progress = now;
+  moved(now);
   close_if_done(*exchange);
   return true;
 }
@@ -391,7 +397,7 @@ void Rounds::sent(uint64_t value, Nanoseconds now) {
   Sending* sending = exchange == nullptr ? nullptr : exchange->sending(ticket.round);
   if (sending == nullptr || sending->done || sending->peer != ticket.peer) return;
   ++sending->completed;
-  exchange->progress = now;
+  moved(now);
   if (sending->all_posted && sending->completed == sending->posted) finish(*exchange, *sending);
 }
 

@@ -137,9 +137,9 @@ class Rounds {
 
   // ---- requests of the collective ----
 
-  // Begins the next exchange (1, 2, ...) and grants it to all peers. timeout: that it may go
-  // without progress. Empty when exchange number - settings.exchanges is still open, or after a
-  // failure.
+  // Begins the next exchange (1, 2, ...) and grants it to all peers. timeout: how long it may be
+  // open while nothing moves. Empty when exchange number - settings.exchanges is still open, or
+  // after a failure.
   std::optional<uint64_t> begin(Nanoseconds timeout, Nanoseconds now);
   // Each returns false, and does nothing, when an argument is out of its range, the exchange is not
   // open or has ended, or after a failure.
@@ -170,11 +170,13 @@ class Rounds {
   void reconnected(int peer, uint32_t epoch, Nanoseconds now);
   // The connection broke and will not come back.
   void lost(int peer);
-  // Deadlines; call it some twenty times per timeout. An exchange that has not moved for half its
-  // timeout probes the peers it waits for. One that has not answered a quarter later is blamed, and
-  // the others are told. Answers say when the exchange last moved there or at those it waits for
-  // in turn, and only what moves counts: at the full timeout after that a peer is blamed although
-  // it answers. So those that wait for a dead node only through others hear its name in time.
+  // Deadlines; call it some twenty times per timeout. When nothing of any exchange has moved for
+  // half the timeout, the peers that the open ones wait for are probed, again and again. One that
+  // does not answer for a quarter is blamed, and the others are told. Answers say when anything
+  // last moved there or at those it waits for in turn, and only what moves counts: at the full
+  // timeout after that a peer is blamed although it answers. So those that wait for a dead node
+  // only through others hear its name in time. No exchange hides behind others that move for ever:
+  // only settings.exchanges of them can begin while it is open.
   void tick(Nanoseconds now);
 
   // ---- what is to be done ----
@@ -221,11 +223,12 @@ class Rounds {
   void on_acknowledge(int peer, const Message& message, Nanoseconds now);
   void on_ask(int peer, const Message& message, Nanoseconds now);
   void on_abort(int peer, const Message& message);
-  void on_probe(int peer, const Message& message, Nanoseconds now);
   void on_alive(int peer, const Message& message, Nanoseconds now);
+  void answer(int peer, Nanoseconds now);
+  void moved(Nanoseconds now);
   Wait sending_wait_of(const Exchange& exchange) const;
   Wait receiving_wait_of(const Exchange& exchange) const;
-  void check_deadline(Exchange& exchange, Nanoseconds now);
+  void check_peer(const Exchange& exchange, const Wait& wait, Nanoseconds now);
 
   RoundSettings settings_;
   int node_;
@@ -234,8 +237,13 @@ class Rounds {
   std::vector<Peer> peers_;          // by node
   uint64_t next_ = 1;                // the number of the next exchange
   uint64_t oldest_ = 1;              // no open exchange has a smaller one
-  bool idle_ = true;                 // nothing to write since the last event
-  std::vector<Action> actions_;      // a ring
+  // When anything last moved, here or where this node waits for, in turn; and which event of which
+  // node that was.
+  Nanoseconds progress_ = 0;
+  uint64_t event_ = 0;
+  int event_node_;
+  bool idle_ = true;             // nothing to write since the last event
+  std::vector<Action> actions_;  // a ring
   size_t first_action_ = 0;
   size_t action_count_ = 0;
   Failure failure_;

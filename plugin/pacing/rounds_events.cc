@@ -94,7 +94,7 @@ void Rounds::granted(int peer, uint64_t number, Nanoseconds now) {
   if (failed() || !is_peer(peer)) return;
   uint64_t& granted = peers_[static_cast<size_t>(peer)].granted;
   granted = std::max(granted, number);
-  if (Exchange* exchange = find(number)) exchange->progress = now;
+  moved(now);
   idle_ = false;
 }
 
@@ -132,7 +132,7 @@ void Rounds::immediate(int peer, int queue_pair, uint32_t value, Nanoseconds now
   queue_pairs = decoded->queue_pairs;
   arrived |= bit;
   exchange->receive_end = std::max(exchange->receive_end, round + 1);
-  exchange->progress = now;
+  moved(now);
 
   const bool head_there = receiving.head_queue_pairs > 0 &&
                           receiving.head_arrived == all_of(receiving.head_queue_pairs);
@@ -160,15 +160,16 @@ void Rounds::message(int peer, std::span<const std::byte> bytes, Nanoseconds now
     return;
   }
   if (!message) return protocol_error(peer, 0, -1, "a message that means nothing");
-  if (message->epoch != peers_[static_cast<size_t>(peer)].epoch)
-    return;  // of an earlier connection
+  // Nothing of an earlier connection counts.
+  if (message->epoch != peers_[static_cast<size_t>(peer)].epoch) return;
   switch (message->kind) {
     case MessageKind::kAcknowledge:
       return on_acknowledge(peer, *message, now);
     case MessageKind::kAsk:
       return on_ask(peer, *message, now);
     case MessageKind::kProbe:
-      return on_probe(peer, *message, now);
+      peers_[static_cast<size_t>(peer)].asks = true;
+      return answer(peer, now);
     case MessageKind::kAlive:
       return on_alive(peer, *message, now);
     case MessageKind::kAbort:
@@ -195,7 +196,7 @@ void Rounds::on_acknowledge(int peer, const Message& message, Nanoseconds now) {
       return protocol_error(peer, message.exchange, round, "it lost what its device had taken");
     }
     sending->acknowledged = sending->acknowledged || level != Level::kNothing;
-    exchange->progress = now;
+    moved(now);
     idle_ = false;
     if (sending->done) return;
     if (level == Level::kAll) return finish(*exchange, *sending);
@@ -208,7 +209,7 @@ void Rounds::on_acknowledge(int peer, const Message& message, Nanoseconds now) {
     return protocol_error(peer, message.exchange, round, "an acknowledgement of what was not sent");
   }
   sending->acknowledged = true;
-  exchange->progress = now;
+  moved(now);
   idle_ = false;
 }
 
@@ -221,7 +222,7 @@ void Rounds::on_ask(int peer, const Message& message, Nanoseconds now) {
   if (exchange == nullptr) {  // done: it has landed
     return say(peer, MessageKind::kAcknowledge, message.exchange, round, Level::kAll);
   }
-  exchange->progress = now;
+  moved(now);
   Receiving& receiving = exchange->receives[static_cast<size_t>(round)];
   if (receiving.peer != -1 && receiving.peer != peer) {
     return protocol_error(peer, message.exchange, round, "a question about nothing");
@@ -261,12 +262,12 @@ void Rounds::reconnected(int node, uint32_t epoch, Nanoseconds now) {
   peer.epoch = epoch;
   if (failed()) return tell_failure(node);
   peer.under_way.fill(0);
-  peer.probed_at = peer.answered_at = now;
+  peer.asked_at = 0;
+  moved(now);
   idle_ = false;
   for (uint64_t number = oldest_; number < next_; ++number) {
     Exchange* exchange = find(number);
     if (exchange == nullptr) continue;
-    exchange->progress = now;
     push({.kind = Action::Kind::kGrant, .peer = node, .exchange = number});
     // The last one started may be done and yet hold the gate, its acknowledgement lost.
     for (int i = std::max(0, exchange->first_undone - 1); i < exchange->started; ++i) {
@@ -352,65 +353,77 @@ Rounds::Wait Rounds::receiving_wait_of(const Exchange& exchange) const {
   return {};
 }
 
-void Rounds::on_probe(int peer, const Message& message, Nanoseconds now) {
-  // For one that has not begun here, or is over, what else is open speaks.
-  Nanoseconds latest = 0;
-  if (const Exchange* exchange = find(message.exchange)) {
-    latest = exchange->progress;
-  } else {
-    for (const Exchange& open : exchanges_) {
-      if (open.open) latest = std::max(latest, open.progress);
-    }
-  }
-  const Nanoseconds still = latest == 0 || now < latest ? now : now - latest;
+void Rounds::answer(int peer, Nanoseconds now) {
+  const Nanoseconds still_us = (now - std::min(progress_, now)) / 1000 + 1;
   push({.kind = Action::Kind::kMessage,
         .peer = peer,
-        .exchange = message.exchange,
-        .message = {.kind = MessageKind::kAlive,
-                    .node = static_cast<uint16_t>(node_),
-                    .epoch = message.epoch,
-                    .exchange = message.exchange,
-                    .still_us = static_cast<uint32_t>(
-                        std::min<Nanoseconds>(still / 1000 + 1, UINT32_MAX))}});
+        .message = {
+            .kind = MessageKind::kAlive,
+            .node = static_cast<uint16_t>(event_node_),
+            .epoch = peers_[static_cast<size_t>(peer)].epoch,
+            .exchange = event_,
+            .still_us = static_cast<uint32_t>(std::min<Nanoseconds>(still_us, UINT32_MAX))}});
 }
 
 void Rounds::on_alive(int peer, const Message& message, Nanoseconds now) {
-  peers_[static_cast<size_t>(peer)].answered_at = now;
+  if (message.node >= nodes_)
+    return protocol_error(peer, 0, -1, "news of a node that there is not");
+  Peer& from = peers_[static_cast<size_t>(peer)];
+  from.answered = from.alive = true;
+  // Times of other nodes are only known as ages, and these grow younger on their way, so news that
+  // came round would seem fresh: every event counts once.
+  uint64_t& known = peers_[message.node].events;
+  if (message.node == node_ || message.exchange <= known) return;
+  known = message.exchange;
   const Nanoseconds still = Nanoseconds{message.still_us} * 1000;
-  Exchange* exchange = find(message.exchange);
-  if (exchange != nullptr && still < now) {
-    exchange->progress = std::max(exchange->progress, now - still);
+  if (still >= now || now - still <= progress_) return;
+  progress_ = now - still;
+  event_ = message.exchange;
+  event_node_ = message.node;
+  // It goes on at once: through a chain of nodes that wait for each other, each asking in its own
+  // time, it would grow old.
+  for (int asker = 0; asker < nodes_; ++asker) {
+    if (asker != peer && peers_[static_cast<size_t>(asker)].asks) answer(asker, now);
   }
 }
 
 void Rounds::tick(Nanoseconds now) {
+  const Nanoseconds still = now - std::min(progress_, now);
+  bool asking = false;
   for (uint64_t number = oldest_; number < next_ && !failed(); ++number) {
-    if (Exchange* exchange = find(number)) check_deadline(*exchange, now);
+    const Exchange* exchange = find(number);
+    if (exchange == nullptr || still < exchange->timeout / 2) continue;
+    asking = true;
+    check_peer(*exchange, sending_wait_of(*exchange), now);
+    check_peer(*exchange, receiving_wait_of(*exchange), now);
+  }
+  if (asking) return;
+  for (Peer& peer : peers_) {
+    peer.asked_at = 0;
+    peer.asks = false;
   }
 }
 
-void Rounds::check_deadline(Exchange& exchange, Nanoseconds now) {
-  const Nanoseconds still = now > exchange.progress ? now - exchange.progress : 0;
-  const Nanoseconds quarter = exchange.timeout / 4;
-  if (still < 2 * quarter) return;
-  for (const Wait& wait : {sending_wait_of(exchange), receiving_wait_of(exchange)}) {
-    if (wait.peer == -1) continue;
-    Peer& peer = peers_[static_cast<size_t>(wait.peer)];
-    Failure failure{.reason = Failure::Reason::kNone,
-                    .node = wait.peer,
-                    .exchange = exchange.number,
-                    .round = wait.round};
-    if (peer.probed_at <= exchange.progress) {
-      peer.probed_at = now;
-      peer.answered_at = 0;
-      say(wait.peer, MessageKind::kProbe, exchange.number, wait.round, Level::kNothing);
-    } else if (peer.answered_at == 0 && now - peer.probed_at >= quarter) {
-      failure.reason = Failure::Reason::kSilent;
-    } else if (still >= exchange.timeout) {
-      failure.reason = Failure::Reason::kLate;
-    }
-    if (failure.reason != Failure::Reason::kNone) return fail(failure);
+void Rounds::check_peer(const Exchange& exchange, const Wait& wait, Nanoseconds now) {
+  if (wait.peer == -1 || failed()) return;
+  Peer& peer = peers_[static_cast<size_t>(wait.peer)];
+  const bool first = peer.asked_at == 0;
+  if (first || (peer.answered && now - peer.asked_at >= exchange.timeout / 8)) {
+    peer.asked_at = now;
+    peer.answered = false;
+    peer.alive = peer.alive && !first;
+    say(wait.peer, MessageKind::kProbe, 0, 0, Level::kNothing);
   }
+  Failure failure{.reason = Failure::Reason::kNone,
+                  .node = wait.peer,
+                  .exchange = exchange.number,
+                  .round = wait.round};
+  if (!peer.answered && now - peer.asked_at >= exchange.timeout / 4) {
+    failure.reason = Failure::Reason::kSilent;
+  } else if (peer.alive && now - progress_ >= exchange.timeout) {
+    failure.reason = Failure::Reason::kLate;
+  }
+  if (failure.reason != Failure::Reason::kNone) fail(failure);
 }
 
 }  // namespace tide::pacing

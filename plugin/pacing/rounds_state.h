@@ -62,7 +62,6 @@ struct Rounds::Exchange {
   bool open = false;
   bool ended = false;
   Nanoseconds timeout = 0;
-  Nanoseconds progress = 0;  // when anything of it last happened, here or where this node waits for
 
   std::vector<Sending> sends;  // in the order of send(); the first `submitted` are valid
   int submitted = 0;
@@ -87,8 +86,12 @@ struct Rounds::Peer {
   bool connected = true;
   uint32_t epoch = 0;
   uint64_t granted = 0;  // the newest exchange it has begun
-  Nanoseconds probed_at = 0;
-  Nanoseconds answered_at = 0;
+  uint64_t events = 0;   // the newest of it that is known; this node's own: their number
+  // Whether it is alive, asked when nothing moves.
+  Nanoseconds asked_at = 0;  // 0: not
+  bool answered = false;     // since then
+  bool alive = false;        // has answered since nothing moves
+  bool asks = false;         // it has probed since anything moved here
   std::array<int, kMaxQueuePairs> under_way{};
 };
 

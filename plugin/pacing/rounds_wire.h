@@ -48,8 +48,8 @@ std::optional<Immediate> decode_immediate(uint32_t value);
 enum class MessageKind : uint8_t {
   kAcknowledge = 1,  // receiver: what of a transfer is there (level)
   kAsk = 2,          // sender, after a reconnection: what of a transfer is there?
-  kProbe = 3,        // are you alive, and does the exchange move?
-  kAlive = 4,        // the answer
+  kProbe = 3,        // are you alive, and does anything move?
+  kAlive = 4,        // the answer: event `exchange` of `node` is the last that is known
   kAbort = 5,        // everything failed because of `node`; level: a Failure::Reason
 };
 
@@ -65,7 +65,7 @@ struct Message {
   uint32_t epoch = 0;
   uint64_t exchange = 0;
   uint32_t round = 0;  // kMaxRounds: none
-  // kAlive: since the exchange last moved, as far as the sender knows; rounded up.
+  // kAlive: since that event, in microseconds, rounded up.
   uint32_t still_us = 0;
 };
 

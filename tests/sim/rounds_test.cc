@@ -375,6 +375,7 @@ TEST(BadPeers, Messages) {
   blamed({.kind = MessageKind::kAsk, .exchange = 1, .round = 8});
   blamed({.kind = MessageKind::kAbort, .level = 0, .node = 2});
   blamed({.kind = MessageKind::kAbort, .level = 1, .node = 3});
+  blamed({.kind = MessageKind::kAlive, .node = 3});
   Begun node;
   const std::array<std::byte, 5> junk{};
   node.rounds.message(2, junk, 0);
@@ -486,7 +487,8 @@ TEST(Deadlines, OneThatAnswersHasTheWholeTimeout) {
   Begun node;
   ASSERT_TRUE(node.rounds.expect(node.exchange, 2, 4, 0));
   node.rounds.tick(kTimeout / 2);
-  node.say(2, {.kind = MessageKind::kAlive, .exchange = 1, .still_us = 1'000'000}, kTimeout / 2);
+  node.say(2, {.kind = MessageKind::kAlive, .node = 2, .exchange = 1, .still_us = 1'000'000},
+           kTimeout / 2);
   node.rounds.tick(kTimeout - 1);
   EXPECT_FALSE(node.rounds.failed());
   node.rounds.tick(kTimeout);
@@ -497,9 +499,29 @@ TEST(Deadlines, WhatMovesElsewhereCounts) {
   Begun node;
   ASSERT_TRUE(node.rounds.expect(node.exchange, 2, 4, 0));
   node.rounds.tick(kTimeout / 2);
-  node.say(2, {.kind = MessageKind::kAlive, .exchange = 1, .still_us = 100}, kTimeout / 2);
+  const Message news{.kind = MessageKind::kAlive, .node = 1, .exchange = 5, .still_us = 100};
+  node.say(2, news, kTimeout / 2);
   node.rounds.tick(kTimeout);
-  EXPECT_FALSE(node.rounds.failed()) << "it moved there 400 us after the beginning";
+  EXPECT_FALSE(node.rounds.failed()) << "something moved at node 1, 400 us after the beginning";
+  // The same event again is no news.
+  node.say(2, news, kTimeout);
+  node.rounds.tick(kTimeout * 14 / 10);
+  EXPECT_EQ(node.rounds.failure().reason, Failure::Reason::kLate);
+}
+
+TEST(Deadlines, NewsGoesOnToThoseThatAsked) {
+  Begun node;
+  ASSERT_TRUE(node.rounds.expect(node.exchange, 2, 4, 0));
+  node.rounds.tick(kTimeout / 2);
+  node.say(1, {.kind = MessageKind::kProbe}, kTimeout / 2);
+  actions_of(node.rounds);
+  node.say(2, {.kind = MessageKind::kAlive, .node = 2, .exchange = 5, .still_us = 100},
+           kTimeout / 2);
+  const std::vector<Action> actions = actions_of(node.rounds);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(actions[0].peer, 1);
+  EXPECT_EQ(actions[0].message.node, 2);
+  EXPECT_EQ(actions[0].message.exchange, 5u);
 }
 
 TEST(Deadlines, WhatThisNodeHasNotHandedInIsNobodysFault) {

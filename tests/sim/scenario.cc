@@ -72,8 +72,18 @@ void add_faults(Scenario& scenario, Random& random) {
   if (random.chance(0.4)) scenario.duplicate = 0.001 * static_cast<double>(random.below(600));
   if (random.chance(0.4)) scenario.late_begin = random.below(2 * span);
   if (random.chance(0.4)) scenario.late_send = random.below(20 * kMicrosecond);
-  // So slow that all of it takes longer than the timeout, but no node rests for as long.
-  if (random.chance(0.08)) scenario.late_send = scenario.timeout / 6;
+  // One so slow that the others wait for it longer than the timeout, but never at rest for as long.
+  if (random.chance(0.08)) {
+    scenario.late_send = scenario.timeout / 3;
+    scenario.late_node = random.between(0, scenario.nodes - 1);
+  }
+  // All wait, some of them for each other, longer than the timeout, but one still moves. What it
+  // has posted stays on its wire even when the connection breaks: a device would drop it, so none.
+  if (scenario.nodes <= 24 && random.chance(0.06)) {
+    scenario.slow_node = random.between(0, scenario.nodes - 1);
+    scenario.slow_write = scenario.timeout / 12;
+    scenario.rounds.write_bytes = 1 + random.below(16);
+  }
   if (random.chance(0.35)) {
     for (int i = random.between(1, 4); i > 0; --i) {
       const int a = random.between(0, scenario.nodes - 1);
@@ -82,7 +92,7 @@ void add_faults(Scenario& scenario, Random& random) {
                                   .b = other(a),
                                   .from = from,
                                   .until = from + random.below(20 * kMillisecond),
-                                  .breaks = random.chance(0.6)});
+                                  .breaks = scenario.slow_node < 0 && random.chance(0.6)});
     }
   }
   if (random.chance(0.25)) {

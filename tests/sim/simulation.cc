@@ -153,7 +153,8 @@ class Simulation {
            std::to_string(write.queue_pair) + ", exchange " + std::to_string(write.exchange) +
            ", round " + std::to_string(write.round) + (write.immediate ? ", immediate" : ""));
     }
-    const auto wire = static_cast<Time>(static_cast<double>(write.bytes) / scenario_.bytes_per_ns);
+    auto wire = static_cast<Time>(static_cast<double>(write.bytes) / scenario_.bytes_per_ns);
+    if (from == scenario_.slow_node) wire += scenario_.slow_write;
     sender.egress_free = std::max(now_, sender.egress_free) + wire;
     note_death(from, write.peer);
     if (!is_current(from, write.peer, sender.epochs[count(write.peer)])) return;
@@ -454,7 +455,8 @@ class Simulation {
       if (!owner.rounds->send(number, send.peer, send.round, send.ranges, now_)) {
         check("send was refused");
       }
-      if (scenario_.late_send == 0 || plan.source_bytes == 0) continue;
+      const bool late = scenario_.late_node < 0 || scenario_.late_node == n;
+      if (!late || scenario_.late_send == 0 || plan.source_bytes == 0) continue;
       queue_.add(now_ + random_.below(scenario_.late_send),
                  {.kind = Kind::kSend, .node = n, .exchange = exchange});
       return;

@@ -50,6 +50,9 @@ struct Scenario {
   double duplicate = 0;
   Time late_begin = 0;  // up to, of a node in an exchange
   Time late_send = 0;   // up to, between the sends of a node in an exchange
+  int late_node = -1;   // only this one is late to send; -1: all are
+  int slow_node = -1;   // whose writes take `slow_write` each on the wire
+  Time slow_write = 0;
   std::vector<Outage> outages;
   std::vector<Stall> stalls;
   int dies = -1;  // node
