@@ -5,12 +5,11 @@ UPDATE_GOLDEN=1 writes tests/cli/golden anew.
 import json
 import os
 import pathlib
-import subprocess
 import tempfile
 import unittest
 
 import machines
-from command import BUILD, TIDE, clean_environment, tide
+from command import BUILD, clean_environment, tide
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 FAKES = f"{BUILD}/test/cli"
@@ -18,12 +17,17 @@ STATUS = {"h200_infiniband": 0, "h200_roce": 0, "nothing": 0, "port_down": 0, "r
           "container": 1, "virtual_machine": 1, "unprivileged": 1}
 
 
-def report_of(name, folder, *options, **changes):
-    """The report on a machine; changes: files that differ."""
-    machines.lay_out(name, folder)
-    for path, content in changes.items():
-        pathlib.Path(folder, path).write_text(content)
-    return tide("doctor", "--root", folder, *options)
+class OtherMachine:
+    """A machine laid out once for all tests, and what doctor says of it."""
+    folders = {}
+
+    @classmethod
+    def report(cls, name, *options):
+        if name not in cls.folders:
+            folder = tempfile.TemporaryDirectory()
+            machines.lay_out(name, folder.name)
+            cls.folders[name] = folder
+        return tide("doctor", "--root", cls.folders[name].name, *options)
 
 
 class OtherMachines(unittest.TestCase):
@@ -32,8 +36,8 @@ class OtherMachines(unittest.TestCase):
 
     def test_reports(self):
         for name, status in STATUS.items():
-            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                done = report_of(name, folder)
+            with self.subTest(name):
+                done = OtherMachine.report(name)
                 if "without libibverbs' headers" in done.stdout:
                     self.skipTest("this tide was built without libibverbs' headers")
                 text = done.stdout.replace(machines.RELEASE, "RELEASE")
@@ -45,8 +49,8 @@ class OtherMachines(unittest.TestCase):
 
     def test_json_says_the_same(self):
         for name, status in STATUS.items():
-            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                done = report_of(name, folder, "--json")
+            with self.subTest(name):
+                done = OtherMachine.report(name, "--json")
                 self.assertEqual(done.returncode, status)
                 report = json.loads(done.stdout)
                 ids = [check["id"] for check in report["checks"]]
@@ -158,14 +162,17 @@ class Hosts(unittest.TestCase):
         self.folder = pathlib.Path(keep.name)
 
     def node(self, host, machine="h200_roce", change=None):
-        """The file of a node; change: edits facts and files."""
+        """The file of a node; change: edits files and facts."""
+        file = self.folder / f"{host}.json"
+        if change is None:
+            report = json.loads(OtherMachine.report(machine, "--json").stdout)
+            file.write_text(json.dumps({**report, "host": host}))
+            return str(file)
         files, facts = machines.MACHINES[machine]()
         facts["host"] = host
-        if change:
-            change(files, facts)
+        change(files, facts)
         root = self.folder / f"root-{host}"
         machines.write({**files, "/facts.json": json.dumps(facts)}, root)
-        file = self.folder / f"{host}.json"
         file.write_text(tide("doctor", "--json", "--root", str(root)).stdout)
         return str(file)
 
