@@ -76,7 +76,7 @@ class Simulation {
 
   Outcome run() {
     unfinished_ = scenario_.nodes;
-    const Time horizon = scenario_.timeout * 200;
+    const Time horizon = scenario_.timeout * 2000;
     while (unfinished_ > 0 && outcome_.error.empty()) {
       const auto [at, event] = queue_.take();
       now_ = at;
