@@ -45,20 +45,30 @@ void cut_for_3_s(tide_rail_pacing pacing, int queue_pairs) {
   cluster.environment.push_back("SOFTVERBS_LINK=2Gb/s,20us");
   Processes run(cluster, [](Node& node) {
     node.connect();
-    Ring ring(node, 2 << 20, 7);
+    Ring ring(node, in_vm ? 1 << 19 : 2 << 20, in_vm ? 4 : 7);
     node.must(ring.turn(), "turn");
     node.barrier();
     const uint64_t start = now_ns();
+    std::atomic<uint64_t>&over = node.board.words[0], &stop = node.board.words[1];
     std::thread cutter;
     if (node.number == 1) {
-      cutter = std::thread([] {
+      cutter = std::thread([&over] {
         usleep(20000);
         set_port(1, 0);
         sleep(3);
         set_port(1, 1);
+        over = 1;
       });
     }
-    for (int i = 0; i < 4; ++i) node.must(ring.turn(), "turn");
+    // Turns until it is over, the same number on every node.
+    while (true) {
+      if (node.number == 1) stop = over.load();
+      node.barrier();
+      if (stop.load() != 0) break;
+      node.barrier();
+      node.must(ring.turn(), "turn");
+    }
+    node.must(ring.turn(), "turn");
     node.check(now_ns() - start > 3 * kSecond, "the cut was not in the way");
     if (cutter.joinable()) cutter.join();
     tide_rail_stats stats;
