@@ -19,6 +19,7 @@ constexpr char kAddressPrefix[] = "tide-rail-1";
 
 class Writer {
  public:
+  Writer() { bytes_.reserve(512); }
   template <typename T>
   void put(T value) {
     static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>);

@@ -286,13 +286,14 @@ TEST(Ends, OthersGoOn) {
 TEST(Ends, CloseWithWorkInFlight) {
   Cluster cluster;
   cluster.nodes = 2;
-  cluster.environment = {"SOFTVERBS_LINK=1Gb/s,20us"};
+  cluster.environment = {"SOFTVERBS_LINK=0.2Gb/s,20us"};
   Processes run(cluster, [](Node& node) {
     node.connect();
     Ring ring(node, 4 << 20, 2);
     uint64_t exchange = 0;
     node.must(ring.begin(0, &exchange), "begin");
-    usleep(15000);  // of 64 ms
+    node.barrier();
+    usleep(15000);  // of 330 ms
     if (node.number == 0) {
       const uint64_t start = now_ns();
       node.close();
