@@ -466,6 +466,40 @@ TEST(Reconnection, ArrivalsOfTheOldConnectionAreNothing) {
   EXPECT_EQ(count_of(actions_of(node.rounds), Action::Kind::kLanded), 1);
 }
 
+TEST(Reconnection, CompletionsOfTheOldConnectionAreNothing) {
+  Begun node;
+  const std::vector<Range> ranges = {{.bytes = 30}};
+  ASSERT_TRUE(node.rounds.send(node.exchange, 1, 0, ranges, 0));
+  const std::vector<Write> old = writes_of(node.rounds);
+  node.rounds.disconnected(1);
+  node.rounds.reconnected(1, 1, 0);
+  node.acknowledge(1, 0, Level::kNothing, 1);
+  ASSERT_EQ(writes_of(node.rounds).size(), old.size());
+  actions_of(node.rounds);
+  const int under_way = node.rounds.writes_under_way(1, 0);
+  for (const Write& write : old) node.rounds.sent(write.ticket, 0);
+  EXPECT_EQ(node.rounds.writes_under_way(1, 0), under_way);
+  EXPECT_TRUE(actions_of(node.rounds).empty());
+}
+
+TEST(Reconnection, AQuestionThatComesTwiceForgetsOnce) {
+  Begun node;
+  ASSERT_TRUE(node.rounds.expect(node.exchange, 1, 0, 0));
+  Immediate whole{.queue_pairs = 2, .part = Part::kWhole, .round = 0, .exchange = node.exchange};
+  node.arrive(1, 0, whole);
+  node.rounds.disconnected(1);
+  node.rounds.reconnected(1, 1, 0);
+  const Message question{
+      .kind = MessageKind::kAsk, .epoch = 1, .exchange = node.exchange, .round = 0};
+  node.say(1, question);
+  whole.epoch = 1;
+  node.arrive(1, 0, whole);
+  node.say(1, question);
+  node.arrive(1, 1, whole);
+  EXPECT_EQ(count_of(actions_of(node.rounds), Action::Kind::kLanded), 1);
+  EXPECT_FALSE(node.rounds.failed());
+}
+
 TEST(Deadlines, ASilentPeerIsNamed) {
   Begun node;
   ASSERT_TRUE(node.rounds.expect(node.exchange, 2, 4, 0));

@@ -67,7 +67,7 @@ void print_schedules(const Wire& wire) {
   std::printf("\n| --- | --- | --- |%s\n",
               " --- | --- | --- | --- | --- | --- | --- | --- | --- |");
   for (int nodes : {2, 3, 4, 8, 16, 64}) {
-    for (uint64_t bytes : {64 * kKiB, 512 * kKiB, 4 * kMiB, 16 * kMiB, 64 * kMiB}) {
+    for (uint64_t bytes : {64 * kKiB, 512 * kKiB, 4 * kMiB, 8 * kMiB, 16 * kMiB, 64 * kMiB}) {
       const double floor = floor_us(wire, nodes, bytes);
       std::printf("| %d | %s | %.0f |", nodes, size_of(bytes).c_str(), floor);
       for (layout::Schedule schedule : kSchedules) {
