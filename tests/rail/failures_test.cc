@@ -2,7 +2,9 @@
 // abort or close.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -311,6 +313,35 @@ TEST(Ends, CloseWithWorkInFlight) {
   });
   EXPECT_EQ(run.wait(10), zeros(2));
   EXPECT_TRUE(names(run.board().errors[1], {"node 0", "closed its rail", "exchange 1 (ring)"}));
+}
+
+// Between exchanges the thread sleeps, and the memory it uses does not grow.
+TEST(Ends, IdleCostsNothing) {
+  Cluster cluster;
+  cluster.spin_ns = 100'000;
+  Processes run(cluster, [](Node& node) {
+    node.connect();
+    Ring ring(node, 10'000, 3);
+    for (int i = 0; i < 100; ++i) node.must(ring.turn(), "turn");
+    node.barrier();
+    const size_t memory = mallinfo2().uordblks;
+    for (int i = 0; i < 300; ++i) node.must(ring.turn(), "turn");
+    node.barrier();
+    node.check(mallinfo2().uordblks <= memory + 20'000, "memory grows");
+    auto used_us = [] {
+      rusage usage;
+      getrusage(RUSAGE_SELF, &usage);
+      return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1'000'000 + usage.ru_utime.tv_usec +
+             usage.ru_stime.tv_usec;
+    };
+    usleep(20'000);
+    const auto before = used_us();
+    usleep(500'000);
+    node.check(used_us() - before < 50'000, "the thread does not sleep");
+    node.must(ring.turn(), "turn");
+    node.barrier();
+  });
+  EXPECT_EQ(run.wait(30), zeros(2));
 }
 
 TEST(Ends, ChildOfFork) {
