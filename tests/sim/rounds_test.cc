@@ -578,9 +578,15 @@ TEST(Aborts, AreToldWithTheirCause) {
   // One that has not heard asks.
   actions_of(node.rounds);
   node.say(1, {.kind = MessageKind::kProbe});
-  const std::vector<Action> actions = actions_of(node.rounds);
+  std::vector<Action> actions = actions_of(node.rounds);
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_EQ(actions[0].message.kind, MessageKind::kAbort);
+  // One whose connection was broken then is told when it is there again.
+  node.rounds.reconnected(2, 3, 0);
+  actions = actions_of(node.rounds);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(actions[0].message.kind, MessageKind::kAbort);
+  EXPECT_EQ(actions[0].message.epoch, 3u);
 }
 
 TEST(Aborts, ByItself) {
