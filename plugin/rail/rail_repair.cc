@@ -55,7 +55,8 @@ void Rail::break_link(int node, const std::string& why, uint64_t now) {
       (other.state != LinkState::kUp && other.state != LinkState::kConnecting)) {
     return;
   }
-  log(LogLevel::kWarn, self() + ": the link to " + options_.name(node) + " broke: " + why);
+  log(other.leaving ? LogLevel::kDebug : LogLevel::kWarn,
+      self() + ": the link to " + options_.name(node) + " broke: " + why);
   if (other.state == LinkState::kUp) ++troubled_;
   other.trouble = why;
   other.state = LinkState::kDraining;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "shim/preload/notice.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -83,6 +84,13 @@ static void find_python(char python[PATH_MAX]) {
   snprintf(python, PATH_MAX, "%s", program);
 }
 
+// Whether this library was installed (PREFIX/lib/tide), not built in a source tree.
+static int installed(void) {
+  Dl_info self;
+  return dladdr((const void*)&tide_notice, &self) && self.dli_fname &&
+         strstr(self.dli_fname, "/lib/tide/");
+}
+
 void tide_notice(const char* format, ...) {
   if (!is_rank_0() || getenv(TOLD)) return;
   setenv(TOLD, "1", 1);
@@ -92,7 +100,6 @@ void tide_notice(const char* format, ...) {
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   find_python(python);
-  dprintf(STDERR_FILENO,
-          "tide: %s: training goes on without Tide; rebuild with \"make build PYTHON=%s\"\n", text,
-          python);
+  dprintf(STDERR_FILENO, "tide: %s: training goes on without Tide; rebuild with \"%s%s\"\n", text,
+          installed() ? "tide build-torch --python " : "make build PYTHON=", python);
 }

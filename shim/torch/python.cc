@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -145,12 +147,20 @@ bool torch_is_imported() {
   return torch && (!initializing || python().PyObject_IsTrue(initializing.get()) == 0);
 }
 
-int raise_pending(void* text) {
-  if (!torch_is_imported() && python().Py_AddPendingCall(&raise_pending, text) == 0) return 0;
-  const std::unique_ptr<char, decltype(&free)> owned(static_cast<char*>(text), &free);
+struct PendingError {
+  std::string text;
+  std::atomic<bool> raised{false};
+};
+
+// In the main thread, between two byte codes. Nothing before torch is there whole: code of torch
+// that is being imported may catch the exception.
+int raise_pending(void* argument) {
+  auto& pending = *static_cast<PendingError*>(argument);
+  if (pending.raised.load() || !torch_is_imported()) return 0;
+  pending.raised.store(true);
   auto* const* type = static_cast<Object* const*>(dlsym(RTLD_DEFAULT, "PyExc_RuntimeError"));
   if (type == nullptr) return 0;
-  python().PyErr_SetString(*type, owned.get());
+  python().PyErr_SetString(*type, pending.text.c_str());
   return -1;
 }
 
@@ -276,8 +286,15 @@ int global_rank() {
 
 void raise_in_main_thread(const std::string& text) {
   if (!available()) return;
-  char* copy = strdup(text.c_str());
-  if (python().Py_AddPendingCall(&raise_pending, copy) != 0) free(copy);
+  auto* pending = new PendingError{.text = text, .raised = {}};  // a call of it may be due for ever
+  // A thread asks now and then: a pending call that renewed itself would run at every byte code of
+  // torch's import. Py_AddPendingCall needs no GIL.
+  std::thread([pending] {
+    while (!pending->raised.load()) {
+      python().Py_AddPendingCall(&raise_pending, pending);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }).detach();
 }
 
 }  // namespace tide::shim

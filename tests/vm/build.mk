@@ -13,5 +13,6 @@ endif
 endif
 
 .PHONY: test-vm
-test-vm: build  ## the VM suite alone: software RDMA in QEMU, perftest, a link cut
-	@if [ -n "$(VM_LACKS)" ]; then echo "skipped VM suite: $(VM_LACKS)"; else BUILD="$(BUILD)" tests/vm/suite.sh; fi
+test-vm: build  ## the VM suite, and training on two nodes in the VM: software RDMA in QEMU
+	@if [ -n "$(VM_LACKS)" ]; then echo "skipped VM suite: $(VM_LACKS)"; else BUILD="$(BUILD)" tests/vm/suite.sh; \
+	  if [ -n "$(TORCH_PYTHON)" ]; then BUILD="$(BUILD)" tests/vm/train.sh; fi; fi

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The training job on two nodes of two ranks inside the VM, between software RDMA devices: node 0 has
+# rxe0 and rxe1, node 1 has rxe2 and rxe3. All groups must go by layout, and the losses must be, bit
+# by bit, those of a stock FSDP2 that adds in the documented order on the same machine.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+if [ "${1:-}" != inside ]; then
+  build=$(realpath "${BUILD:-build}")
+  results=$build/vm/train
+  rm -rf "$results"
+  mkdir -p "$results"
+  exec "$here/run_in_vm.sh" -k "$build/vm" -n 4 -m 6144 -t 1500 -o "$results" \
+    -e BUILD="$build" -e PYTHON="$TORCH_PYTHON" "$here/train.sh" inside
+fi
+
+fsdp=$here/../fsdp
+export MASTER_ADDR=127.0.0.1 GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+job=(--steps 3 --layers 2 --dim 128 --hidden 352)
+nodes=()
+for node in 0 1; do
+  MASTER_PORT=18900 LD_PRELOAD=$BUILD/lib/libtide-shim.so TIDE_LOCAL_RANKS=2 \
+    TIDE_REPORT="$RESULTS/report.%r.json" TIDE_NET_INTERFACE=lo TIDE_RAIL_INTERFACE=lo \
+    TIDE_RAIL_DEVICES="=rxe$((2 * node)),rxe$((2 * node + 1))" TIDE_JOIN_TIMEOUT=10min \
+    "$PYTHON" "$fsdp/fork_ranks.py" $((2 * node)) 2 4 "$fsdp/train_llama.py" "${job[@]}" \
+    --result "$RESULTS/tide.json" &
+  nodes+=($!)
+done
+status=0
+for node in "${nodes[@]}"; do wait "$node" || status=1; done
+[ "$status" = 0 ] || { echo "the job with Tide failed"; echo "0 passed, 1 failed"; exit 1; }
+
+MASTER_PORT=18901 REFERENCE_LOCAL_RANKS=2 "$PYTHON" "$fsdp/fork_ranks.py" 0 4 4 \
+  "$fsdp/train_in_order.py" "${job[@]}" --result "$RESULTS/ordered.json" ||
+  { echo "the stock job failed"; echo "0 passed, 1 failed"; exit 1; }
+
+"$PYTHON" - "$RESULTS" <<'CHECK'
+import json
+import pathlib
+import sys
+
+results = pathlib.Path(sys.argv[1])
+tide, ordered = (json.loads((results / f"{name}.json").read_text()) for name in ("tide", "ordered"))
+checks = {"the losses are those of the documented order, bit by bit":
+          tide["losses_hex"] == ordered["losses_hex"]}
+for rank in range(4):
+    report = json.loads((results / f"report.{rank}.json").read_text())
+    tiers = {(g["tier"], g["reduce_scatter_tier"]) for g in report["groups"]}
+    checks[f"rank {rank}: two nodes, {len(report['groups'])} groups by layout"] = (
+        report["nodes"] == 2 and tiers == {("layout", "layout")})
+for what, good in checks.items():
+    print("ok:" if good else "FAILED:", what)
+print(f"{sum(checks.values())} passed, {len(checks) - sum(checks.values())} failed")
+sys.exit(not all(checks.values()))
+CHECK
