@@ -141,7 +141,11 @@ void kill_one(uint64_t seed) {
     node.check(error.find(name) != std::string::npos, error);
     node.check(error.find("sv0") != std::string::npos, error);
   });
-  while (run.board().words[1].load() < static_cast<uint64_t>(cluster.nodes)) usleep(100);
+  const uint64_t started = now_ns();
+  while (run.board().words[1].load() < static_cast<uint64_t>(cluster.nodes)) {
+    ASSERT_LT(now_ns() - started, 20 * kSecond) << "a node does not open its rail";
+    usleep(100);
+  }
   usleep(static_cast<useconds_t>(delay_us));
   kill(run.pid(victim), SIGKILL);
   std::vector<int> wanted = zeros(cluster.nodes);
