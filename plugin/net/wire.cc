@@ -2,119 +2,18 @@
 #include "plugin/net/wire.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
-#include <type_traits>
+
+#include "plugin/net/codec.h"
 
 namespace tide::net {
-namespace {
-
-static_assert(std::endian::native == std::endian::little);
-
-constexpr size_t kMaxText = 255;
-
-class Writer {
- public:
-  template <typename T>
-  void put(T value) {
-    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>);
-    const auto* first = reinterpret_cast<const uint8_t*>(&value);
-    bytes_.insert(bytes_.end(), first, first + sizeof(T));
-  }
-  void text(const std::string& text) {
-    const size_t length = std::min(text.size(), kMaxText);
-    put(static_cast<uint8_t>(length));
-    bytes_.insert(bytes_.end(), text.begin(), text.begin() + static_cast<ptrdiff_t>(length));
-  }
-  void pair(const verbs::PairAddress& pair) {
-    put(pair.number);
-    put(pair.sequence);
-    put(pair.ece.vendor_id);
-    put(pair.ece.options);
-    put(pair.ece.comp_mask);
-  }
-  void port(const verbs::PortAddress& port) {
-    put(port.link_layer);
-    put(port.mtu);
-    put(port.lid);
-    put(static_cast<uint8_t>(port.roce_v2));
-    put(port.gid);
-  }
-  std::vector<uint8_t> take() { return std::move(bytes_); }
-
- private:
-  std::vector<uint8_t> bytes_;
-};
-
-// After the first read past the end every value is zero and good() is false.
-class Reader {
- public:
-  explicit Reader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-  template <typename T>
-  T get() {
-    static_assert(std::is_trivially_copyable_v<T>);
-    T value = {};
-    if (bytes_.size() < sizeof(T)) {
-      good_ = false;
-      bytes_ = {};
-      return value;
-    }
-    std::memcpy(&value, bytes_.data(), sizeof(T));
-    bytes_ = bytes_.subspan(sizeof(T));
-    return value;
-  }
-  std::string text() {
-    const size_t length = get<uint8_t>();
-    if (length > bytes_.size()) {
-      good_ = false;
-      bytes_ = {};
-      return {};
-    }
-    std::string text(reinterpret_cast<const char*>(bytes_.data()), length);
-    bytes_ = bytes_.subspan(length);
-    // It ends up in log lines.
-    for (char& c : text) {
-      if (c < ' ' || c > '~') c = '?';
-    }
-    return text;
-  }
-  verbs::PairAddress pair() {
-    verbs::PairAddress pair;
-    pair.number = get<uint32_t>() & 0xffffff;
-    pair.sequence = get<uint32_t>() & 0xffffff;
-    pair.ece.vendor_id = get<uint32_t>();
-    pair.ece.options = get<uint32_t>();
-    pair.ece.comp_mask = get<uint32_t>();
-    return pair;
-  }
-  verbs::PortAddress port() {
-    verbs::PortAddress port;
-    port.link_layer = get<uint8_t>();
-    port.mtu = get<uint8_t>();
-    if (port.mtu < IBV_MTU_256 || port.mtu > IBV_MTU_4096) good_ = false;
-    port.lid = get<uint16_t>();
-    port.roce_v2 = get<uint8_t>() != 0;
-    port.gid = get<ibv_gid>();
-    return port;
-  }
-  // Nothing is missing and nothing is left.
-  bool complete() const { return good_ && bytes_.empty(); }
-  bool good() const { return good_; }
-  std::span<const uint8_t> rest() const { return bytes_; }
-
- private:
-  std::span<const uint8_t> bytes_;
-  bool good_ = true;
-};
-
-}  // namespace
 
 std::vector<uint8_t> encode(const Introduction& introduction) {
   Writer writer;
   writer.put(kMagic);
   writer.put(introduction.wire_version);
-  writer.text(introduction.release);
-  writer.text(introduction.host);
+  writer.text<uint8_t>(introduction.release);
+  writer.text<uint8_t>(introduction.host);
   writer.put(introduction.process);
   writer.put(introduction.nonce);
   writer.put(introduction.epoch);
@@ -127,7 +26,7 @@ std::vector<uint8_t> encode(const Introduction& introduction) {
   writer.put(introduction.own.retry_count);
   writer.put(static_cast<uint8_t>(introduction.devices.size()));
   for (const PeerDevice& device : introduction.devices) {
-    writer.text(device.name);
+    writer.text<uint8_t>(device.name);
     writer.put(device.port);
     writer.put(device.speed);
     writer.port(device.address);
@@ -145,8 +44,8 @@ std::optional<DecodedIntroduction> decode_introduction(std::span<const uint8_t> 
   introduction.wire_version = reader.get<uint32_t>();
   if (!reader.good()) return std::nullopt;
   if (decoded.foreign) return decoded;
-  introduction.release = reader.text();
-  introduction.host = reader.text();
+  introduction.release = reader.text<uint8_t>();
+  introduction.host = reader.text<uint8_t>();
   introduction.process = reader.get<uint32_t>();
   if (introduction.wire_version != kWireVersion) return decoded;
   introduction.nonce = reader.get<uint64_t>();
@@ -162,7 +61,7 @@ std::optional<DecodedIntroduction> decode_introduction(std::span<const uint8_t> 
   if (devices < 1 || devices > kMaxDevices) return std::nullopt;
   for (int i = 0; i < devices; ++i) {
     PeerDevice device;
-    device.name = reader.text();
+    device.name = reader.text<uint8_t>();
     device.port = reader.get<uint8_t>();
     device.speed = reader.get<int32_t>();
     device.address = reader.port();

@@ -226,7 +226,9 @@ constexpr Key kKeys[] = {
      .minimum = 4 * kKiB,
      .maximum = kGiB,
      .variable = "TIDE_RAIL_HEAD_BYTES",
-     .meaning = "what the heads of one transfer add up to; all nodes must agree"},
+     .meaning =
+         "what the heads of one transfer add up to, at most half of it where it is longer than "
+         "128 KiB; all nodes must agree"},
     {.name = "rail.schedule",
      .type = Type::kChoice,
      .standard = "auto",

@@ -4,118 +4,32 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cstring>
-#include <type_traits>
+
+#include "plugin/net/codec.h"
 
 namespace tide::rail {
 namespace {
 
-static_assert(std::endian::native == std::endian::little);
-
 constexpr size_t kMaxText = 2000;
 constexpr char kAddressPrefix[] = "tide-rail-1";
 
-class Writer {
- public:
-  Writer() { bytes_.reserve(512); }
-  template <typename T>
-  void put(T value) {
-    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>);
-    const auto* first = reinterpret_cast<const uint8_t*>(&value);
-    bytes_.insert(bytes_.end(), first, first + sizeof(T));
-  }
-  void text(const std::string& text) {
-    const size_t length = std::min(text.size(), kMaxText);
-    put(static_cast<uint16_t>(length));
-    bytes_.insert(bytes_.end(), text.begin(), text.begin() + static_cast<ptrdiff_t>(length));
-  }
-  void port(const verbs::PortAddress& port) {
-    put(port.link_layer);
-    put(port.mtu);
-    put(port.lid);
-    put(static_cast<uint8_t>(port.roce_v2));
-    put(port.gid);
-  }
-  void pairs(const std::vector<verbs::PairAddress>& pairs) {
-    put(static_cast<uint8_t>(pairs.size()));
-    for (const verbs::PairAddress& pair : pairs) {
-      put(pair.number);
-      put(pair.sequence);
-      put(pair.ece.vendor_id);
-      put(pair.ece.options);
-      put(pair.ece.comp_mask);
-    }
-  }
-  std::vector<uint8_t> take() { return std::move(bytes_); }
+using net::Reader;
+using net::Writer;
 
- private:
-  std::vector<uint8_t> bytes_;
-};
+void put_pairs(Writer& writer, const std::vector<verbs::PairAddress>& pairs) {
+  writer.put(static_cast<uint8_t>(pairs.size()));
+  for (const verbs::PairAddress& pair : pairs) writer.pair(pair);
+}
 
-// After the first read past the end every value is zero and complete() is false.
-class Reader {
- public:
-  explicit Reader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-  template <typename T>
-  T get() {
-    static_assert(std::is_trivially_copyable_v<T>);
-    T value = {};
-    if (bytes_.size() < sizeof(T)) {
-      spoil();
-      return value;
-    }
-    std::memcpy(&value, bytes_.data(), sizeof(T));
-    bytes_ = bytes_.subspan(sizeof(T));
-    return value;
-  }
-  std::string text() {
-    const size_t length = get<uint16_t>();
-    if (length > bytes_.size() || length > kMaxText) {
-      spoil();
-      return {};
-    }
-    std::string text = decode_text(bytes_.first(length));
-    bytes_ = bytes_.subspan(length);
-    return text;
-  }
-  verbs::PortAddress port() {
-    verbs::PortAddress port;
-    port.link_layer = get<uint8_t>();
-    port.mtu = get<uint8_t>();
-    if (port.mtu < IBV_MTU_256 || port.mtu > IBV_MTU_4096) spoil();
-    port.lid = get<uint16_t>();
-    port.roce_v2 = get<uint8_t>() != 0;
-    port.gid = get<ibv_gid>();
-    return port;
-  }
-  std::vector<verbs::PairAddress> pairs() {
-    std::vector<verbs::PairAddress> pairs;
-    const size_t count = get<uint8_t>();
-    if (count > pacing::kMaxQueuePairs + 1) spoil();
-    for (size_t i = 0; i < count && good_; ++i) {
-      verbs::PairAddress& pair = pairs.emplace_back();
-      pair.number = get<uint32_t>() & 0xffffff;
-      pair.sequence = get<uint32_t>() & 0xffffff;
-      pair.ece.vendor_id = get<uint32_t>();
-      pair.ece.options = get<uint32_t>();
-      pair.ece.comp_mask = get<uint32_t>();
-    }
-    return pairs;
-  }
-  bool good() const { return good_; }
-  // Nothing is missing and nothing is left.
-  bool complete() const { return good_ && bytes_.empty(); }
-
- private:
-  void spoil() {
-    good_ = false;
-    bytes_ = {};
-  }
-  std::span<const uint8_t> bytes_;
-  bool good_ = true;
-};
+std::vector<verbs::PairAddress> get_pairs(Reader& reader) {
+  std::vector<verbs::PairAddress> pairs;
+  const size_t count = reader.get<uint8_t>();
+  if (count > pacing::kMaxQueuePairs + 1) reader.spoil();
+  for (size_t i = 0; i < count && reader.good(); ++i) pairs.push_back(reader.pair());
+  return pairs;
+}
 
 std::string who(const Hello& hello) {
   return "node " + std::to_string(hello.node) + " on " + hello.host + " (pid " +
@@ -171,8 +85,8 @@ std::vector<uint8_t> encode(const Hello& hello) {
   Writer writer;
   writer.put(kMagic);
   writer.put(hello.wire_version);
-  writer.text(hello.release);
-  writer.text(hello.host);
+  writer.text<uint16_t>(hello.release, kMaxText);
+  writer.text<uint16_t>(hello.host, kMaxText);
   writer.put(hello.process);
   writer.put(hello.node);
   writer.put(hello.nonce);
@@ -181,9 +95,9 @@ std::vector<uint8_t> encode(const Hello& hello) {
   writer.put(hello.shared.pacing);
   writer.put(hello.shared.head_bytes);
   writer.put(hello.shared.queue_pairs);
-  writer.text(hello.device);
+  writer.text<uint16_t>(hello.device, kMaxText);
   writer.port(hello.port);
-  writer.pairs(hello.pairs);
+  put_pairs(writer, hello.pairs);
   return writer.take();
 }
 
@@ -195,8 +109,8 @@ std::optional<DecodedHello> decode_hello(std::span<const uint8_t> bytes) {
   hello.wire_version = reader.get<uint32_t>();
   if (!reader.good()) return std::nullopt;
   if (decoded.foreign) return decoded;
-  hello.release = reader.text();
-  hello.host = reader.text();
+  hello.release = reader.text<uint16_t>(kMaxText);
+  hello.host = reader.text<uint16_t>(kMaxText);
   hello.process = reader.get<uint32_t>();
   hello.node = reader.get<int32_t>();
   if (hello.wire_version != kWireVersion) return decoded;
@@ -206,9 +120,9 @@ std::optional<DecodedHello> decode_hello(std::span<const uint8_t> bytes) {
   hello.shared.pacing = reader.get<int32_t>();
   hello.shared.head_bytes = reader.get<uint64_t>();
   hello.shared.queue_pairs = reader.get<int32_t>();
-  hello.device = reader.text();
+  hello.device = reader.text<uint16_t>(kMaxText);
   hello.port = reader.port();
-  hello.pairs = reader.pairs();
+  hello.pairs = get_pairs(reader);
   if (!reader.complete()) return std::nullopt;
   return decoded;
 }
@@ -247,7 +161,7 @@ std::vector<uint8_t> encode(const Offer& offer) {
   Writer writer;
   writer.put(offer.generation);
   writer.port(offer.port);
-  writer.pairs(offer.pairs);
+  put_pairs(writer, offer.pairs);
   return writer.take();
 }
 
@@ -256,7 +170,7 @@ std::optional<Offer> decode_offer(std::span<const uint8_t> bytes) {
   Offer offer;
   offer.generation = reader.get<uint32_t>();
   offer.port = reader.port();
-  offer.pairs = reader.pairs();
+  offer.pairs = get_pairs(reader);
   if (!reader.complete()) return std::nullopt;
   return offer;
 }
@@ -277,7 +191,7 @@ std::optional<uint64_t> decode_number(std::span<const uint8_t> bytes) {
 std::vector<uint8_t> encode(const Abort& abort) {
   Writer writer;
   writer.put(abort.culprit);
-  writer.text(abort.text);
+  writer.text<uint16_t>(abort.text, kMaxText);
   return writer.take();
 }
 
@@ -285,7 +199,7 @@ std::optional<Abort> decode_abort(std::span<const uint8_t> bytes) {
   Reader reader(bytes);
   Abort abort;
   abort.culprit = reader.get<int32_t>();
-  abort.text = reader.text();
+  abort.text = reader.text<uint16_t>(kMaxText);
   if (!reader.complete()) return std::nullopt;
   return abort;
 }
@@ -296,11 +210,7 @@ std::vector<uint8_t> encode_text(const std::string& text) {
 }
 
 std::string decode_text(std::span<const uint8_t> bytes) {
-  std::string text(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), kMaxText));
-  for (char& c : text) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return text;
+  return net::printable(bytes.first(std::min(bytes.size(), kMaxText)));
 }
 
 void encode(const Control& control, uint8_t* bytes) {

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -114,19 +113,6 @@ TEST(SettingsTest, SeveralWrongValuesAreOneLine) {
 
 TEST(SettingsTest, VariablesOfTheShimAreTheShims) {
   EXPECT_EQ(error_of({{"TIDE_SHIM", "perhaps"}, {"TIDE_RAIL_PACING", "perhaps"}}), "");
-}
-
-TEST(SettingsTest, TheManualListsEveryVariable) {
-  std::ifstream file("doc/net_plugin.md");
-  const std::string manual{std::istreambuf_iterator<char>(file), {}};
-  for (const profile::Key& key : profile::keys()) {
-    if (profile::section_of(key.name) != "net") continue;
-    EXPECT_NE(manual.find("`" + std::string(key.variable) + "`"), manual.npos) << key.name;
-    if (!key.fallback.empty()) {
-      EXPECT_NE(manual.find("`" + std::string(key.fallback) + "`"), manual.npos) << key.name;
-    }
-    EXPECT_NE(manual.find(key.meaning), manual.npos) << key.name;
-  }
 }
 
 TEST(NameListTest, PrefixesPortsAndExclusion) {

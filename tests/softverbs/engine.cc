@@ -116,6 +116,7 @@ void Engine::handle(const Event& event) {
       turn(pair, event.epoch, hold);
       break;
     case Kind::kArrival:
+      --pair.arrivals;
       arrive(pair, event, hold);
       break;
     case Kind::kAck:
@@ -228,7 +229,9 @@ void Engine::turn(QueuePair& pair, uint32_t ticket, std::unique_lock<std::mutex>
     schedule(pair, link_.next_turn_ns(pulls(request) ? there : here, now));
   }
   Event event{due, 0, Kind::kArrival, &pair, pair.epoch, piece, false};
-  if (due > now) {
+  // An earlier piece that is due may not have been handled yet: never overtake it.
+  if (due > now || pair.arrivals > 0) {
+    ++pair.arrivals;
     add(due, Kind::kArrival, &pair, pair.epoch, piece);
   } else {
     arrive(pair, event, hold);
