@@ -267,7 +267,8 @@ constexpr Key kKeys[] = {
      .minimum = kMillisecond,
      .maximum = kDay,
      .variable = "TIDE_RAIL_TIMEOUT",
-     .meaning = "how long another node may take over its part of a connection or a transfer"},
+     .meaning =
+         "how long another node may take to connect; a transfer has the time of its collective"},
     {.name = "rail.traffic_class",
      .type = Type::kInteger,
      .standard = "-1",

@@ -154,6 +154,7 @@ Nic::~Nic() {
 
 void Nic::add(Client* client) {
   clients_.push_back(client);
+  armed_ = false;  // its queue is not
   wake();
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <random>
 
 #include "plugin/rail/choice.h"
@@ -110,6 +111,9 @@ Options::Options(const tide_rail_options& given) {
 
 Rail::Rail(const tide_rail_options& given)
     : options_(given), settings_(physical_settings(options_)), process_(getpid()) {
+  // Before anything is registered: a data loader that forks must not move pages from under the NIC.
+  // It fails where something was, on kernels that need it not at all.
+  (void)ibv_fork_init();
   nic_ = Nic::share(choose_port(options_, settings_), options_.thread);
   if (options_.thread.core >= 0 && nic_->core() != options_.thread.core) {
     log(LogLevel::kWarn,
@@ -166,11 +170,20 @@ void Rail::create_queue() {
   }
 }
 
+Rail::Pages Rail::zeroed_pages(size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t whole = (bytes + page - 1) / page * page;
+  Pages pages(static_cast<uint8_t*>(std::aligned_alloc(page, whole)));
+  if (pages == nullptr) throw std::bad_alloc();
+  std::memset(pages.get(), 0, whole);
+  return pages;
+}
+
 void Rail::register_control_memory() {
   const auto nodes = static_cast<size_t>(options_.nodes);
-  control_memory_.resize(nodes * ControlMemory::kBytes);
-  control_region_.reset((ibv_reg_mr)(nic_->device().domain(), control_memory_.data(),
-                                     control_memory_.size(), IBV_ACCESS_LOCAL_WRITE));
+  control_memory_ = zeroed_pages(nodes * ControlMemory::kBytes);
+  control_region_.reset((ibv_reg_mr)(nic_->device().domain(), control_memory_.get(),
+                                     nodes * ControlMemory::kBytes, IBV_ACCESS_LOCAL_WRITE));
   if (!control_region_) {
     throw Failed(TIDE_RAIL_SYSTEM,
                  "cannot register control buffers on " + nic_->name() + ": " + std::strerror(errno),
@@ -180,7 +193,7 @@ void Rail::register_control_memory() {
   for (size_t i = 0; i < nodes; ++i) {
     if (!is_peer(static_cast<int>(i))) continue;
     peers_[i] = std::make_unique<Peer>();
-    peers_[i]->memory = {control_memory_.data() + i * ControlMemory::kBytes, control_region_->lkey};
+    peers_[i]->memory = {control_memory_.get() + i * ControlMemory::kBytes, control_region_->lkey};
     peers_[i]->outbox.resize(2 * kExchanges);
   }
 }
@@ -197,8 +210,9 @@ verbs::PairOptions Rail::pair_options(int traffic_class) const {
 
 void Rail::create_loopback() {
   if (loopback_) return;
-  flush_region_.reset((ibv_reg_mr)(nic_->device().domain(), &flush_target_, sizeof(flush_target_),
-                                   IBV_ACCESS_LOCAL_WRITE));
+  flush_target_ = zeroed_pages(1);
+  flush_region_.reset(
+      (ibv_reg_mr)(nic_->device().domain(), flush_target_.get(), 1, IBV_ACCESS_LOCAL_WRITE));
   if (!flush_region_) {
     throw Error("cannot register the target of flushes: " + std::string(std::strerror(errno)));
   }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <condition_variable>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -317,7 +318,14 @@ class Rail : public Client {
   uint32_t next_region_ = 1;
 
   LinkShape shape_;
-  std::vector<uint8_t> control_memory_;
+  // Whole pages: ibv_fork_init keeps the pages of a registration from forked children, and what
+  // else lay on them with it.
+  struct FreePages {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  using Pages = std::unique_ptr<uint8_t, FreePages>;
+  static Pages zeroed_pages(size_t bytes);
+  Pages control_memory_;
   verbs::RegionHandle control_region_;
   verbs::QueueHandle queue_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by node; the own place is empty
@@ -333,7 +341,7 @@ class Rail : public Client {
   verbs::QueuePair loopback_;
   std::array<Flush, kFlushes> flushes_;
   uint32_t next_flush_ = 0;
-  uint64_t flush_target_ = 0;
+  Pages flush_target_;
   verbs::RegionHandle flush_region_;
 
   std::unique_ptr<pacing::Rounds> rounds_;

@@ -292,7 +292,7 @@ void Rail::landed(Exchange&, Incoming& receive, uint64_t now) {
 void Rail::flush(Exchange& exchange, Incoming& receive) {
   Flush& place = flushes_[next_flush_ % kFlushes];
   const uint32_t index = next_flush_++ % kFlushes;
-  ibv_sge element = {reinterpret_cast<uintptr_t>(&flush_target_), 1, flush_region_->lkey};
+  ibv_sge element = {reinterpret_cast<uintptr_t>(flush_target_.get()), 1, flush_region_->lkey};
   ibv_send_wr work = {};
   work.wr_id = WorkId{options_.node, 0, false, 0, index}.pack();
   work.opcode = IBV_WR_RDMA_READ;

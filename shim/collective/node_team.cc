@@ -132,18 +132,29 @@ NodeTeam::NodeTeam(std::shared_ptr<device::Team> team, std::unique_ptr<Rail> rai
       node_(node),
       nodes_(nodes),
       timeout_(timeout),
-      fate_(std::move(fate)),
-      state_(std::make_unique<State>(*team_, *rail_, *fate_)) {
+      fate_(std::move(fate)) {
   fate_->join({.team = team_.get(), .rail = rail_.get()});
+  try {
+    state_ = std::make_unique<State>(*team_, *rail_, *fate_);
+  } catch (const std::exception&) {
+    fate_->leave(*rail_);
+    throw;
+  }
 }
 
 NodeTeam::~NodeTeam() {
   if (device::host::fork_generation() == state_->generation) {
-    state_->close();
-    fate_->leave(*rail_);
+    close();
   } else {
     static_cast<void>(state_.release());  // its thread is not in this process
   }
+}
+
+void NodeTeam::close() {
+  if (!rail_) return;
+  state_->close();
+  fate_->leave(*rail_);
+  rail_.reset();
 }
 
 std::shared_ptr<device::Pending> NodeTeam::run(Call call, std::function<void(const Call&)> body) {
@@ -157,6 +168,8 @@ std::shared_ptr<device::Pending> NodeTeam::run(Call call, std::function<void(con
   auto pending = device::pending_of(state_->completions, task, kOwner);
   {
     const std::lock_guard lock(state_->completions->mutex);
+    if (state_->closing)
+      throw Error(task->what + " cannot start: " + kOwner + " were closed: the process is ending");
     if (!state_->error.empty()) throw Error(task->what + " cannot start: " + state_->error);
     state_->queue.push_back(std::move(task));
   }

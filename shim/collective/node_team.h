@@ -43,8 +43,7 @@ class NodeTeam {
   // names none.
   NodeTeam(std::shared_ptr<device::Team> team, std::unique_ptr<Rail> rail, int node, int nodes,
            std::chrono::milliseconds timeout, std::shared_ptr<Fate> fate);
-  // What is queued fails; does not wait for a peer.
-  ~NodeTeam();
+  ~NodeTeam();  // close()
   NodeTeam(const NodeTeam&) = delete;
   NodeTeam& operator=(const NodeTeam&) = delete;
 
@@ -63,6 +62,10 @@ class NodeTeam {
   // tide::Error after a failure.
   std::shared_ptr<device::Pending> run(Call call, std::function<void(const Call&)> body);
 
+  // Takes leave of the other nodes. What is queued fails, run() throws from here on, and rail() is
+  // no more; does not wait for a peer.
+  void close();
+
   // Why it failed, else empty.
   std::string error() const;
 
@@ -70,7 +73,7 @@ class NodeTeam {
   struct State;
 
   const std::shared_ptr<device::Team> team_;
-  const std::unique_ptr<Rail> rail_;
+  std::unique_ptr<Rail> rail_;  // null once closed
   const int node_;
   const int nodes_;
   const std::chrono::milliseconds timeout_;

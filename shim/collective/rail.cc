@@ -154,7 +154,9 @@ tide_rail_memory Rail::memory(void* data, uint64_t bytes) {
         library().register_memory(rail_.get(), data, bytes, -1, 0, &entry->second);
     if (result != TIDE_RAIL_OK) {
       regions_.erase(entry);
-      check(result, "register memory");
+      if (!error().empty()) throw Error(error());
+      throw Error("cannot register " + std::to_string(bytes) + " bytes with " + device(),
+                  "raise the locked memory limit (ulimit -l)");
     }
   }
   return {.region = entry->second, .offset = 0, .bytes = bytes};

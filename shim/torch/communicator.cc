@@ -222,7 +222,7 @@ std::shared_ptr<collective::NodeTeam> join_nodes(const Joining& join,
                                 .rail = local,
                                 .rails = locals,
                                 .names = {},
-                                .timeout = join.config.join_timeout,
+                                .timeout = join.config.rail.timeout,
                                 .log = &log_rail};
     for (int n = 0; n < decision.nodes; ++n) {
       place.names.push_back("node " + std::to_string(n) + " (" +
@@ -414,12 +414,16 @@ bool communicates() {
 
 void close_rails() {
   Registry& all = registry();
-  std::vector<std::shared_ptr<collective::NodeTeam>> closed;  // destroyed without the mutex
-  const std::lock_guard lock(all.mutex);
+  std::vector<std::shared_ptr<collective::NodeTeam>> closed;
+  std::unique_lock lock(all.mutex);
   for (const auto& [key, entry] : all.entries) {
     if (!entry->communicator) continue;
-    closed.push_back(std::move(entry->communicator->gathers));
-    closed.push_back(std::move(entry->communicator->reductions));
+    closed.push_back(entry->communicator->gathers);
+    closed.push_back(entry->communicator->reductions);
+  }
+  lock.unlock();
+  for (const auto& ranks : closed) {
+    if (ranks) ranks->close();
   }
 }
 

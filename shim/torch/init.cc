@@ -46,7 +46,9 @@ extern "C" __attribute__((visibility("default"))) int tide_torch_init(const char
     log_once(LogLevel::kError, std::string("training goes on without Tide: ") + error.what());
     return 1;
   }
-  std::atexit(&close_rails);  // after the report: the last comes first
+  std::atexit([] {  // after the report: the last comes first
+    if (!forked()) close_rails();
+  });
   report_at_exit(read.config, runtime_version);
   log_once(LogLevel::kInfo, std::string("version ") + TIDE_VERSION + ", torch " + runtime_version +
                                 ", profile " + read.config.profile + " (" + read.profile_reason +

@@ -48,8 +48,12 @@ c10::intrusive_ptr<c10d::Work> Pack::start(const Communicator& communicator, int
                                               .output = output.mutable_data_ptr(),
                                               .out = dtype_of(plan_->shape.out),
                                               .factor = factor};
+  // Between nodes the work goes on when its Work is dropped, and writes the output at its end.
+  std::shared_ptr<void> keep = gradients;
+  if (communicator.reductions)
+    keep = std::make_shared<std::pair<decltype(gradients), at::Tensor>>(gradients, output);
   collective::Call call{
-      .what = "reduce-scatter of " + group_->label, .timeout = timeout, .keep = gradients};
+      .what = "reduce-scatter of " + group_->label, .timeout = timeout, .keep = std::move(keep)};
   auto pending = communicator.reductions
                      ? collective::reduce_scatter(*communicator.reductions, plan_->layout,
                                                   arguments, std::move(call))
