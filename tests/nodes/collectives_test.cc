@@ -2,9 +2,11 @@
 // real rails on software verbs: bytes and bits as they must be.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "include/tide/error.h"
 #include "shim/collective/node_all_gather.h"
@@ -237,6 +239,42 @@ TEST_P(NodeCollectives, Queued) {
       }
     }
     return "";
+  });
+}
+
+// Who drops a Pending early need not wait: what the collective reads and writes lives until it is
+// done, and is let go by a later call, in the caller's thread.
+TEST_P(NodeCollectives, DroppedEarly) {
+  run([](NodeTeam& ranks, int rank) -> std::string {
+    const Grid grid{ranks.nodes(), ranks.local_ranks()};
+    const layout::Gradient gradients[] = {{static_cast<uint64_t>(grid.ranks()), 5003}};
+    const layout::ReduceLayout reduce = layout::reduce_layout(gradients, grid.ranks());
+    struct Memory {
+      std::vector<float> gradient, output;
+    };
+    const std::thread::id caller = std::this_thread::get_id();
+    std::atomic<int> freed{0};
+    std::atomic<bool> elsewhere{false};
+    auto start = [&] {
+      auto* memory = new Memory{std::vector<float>(grid.ranks() * 5003, static_cast<float>(rank)),
+                                std::vector<float>(reduce.out)};
+      const void* data = memory->gradient.data();
+      return reduce_scatter(ranks, reduce,
+                            {.gradients = {&data, 1}, .output = memory->output.data()},
+                            {.what = "reduce-scatter",
+                             .timeout = {},
+                             .keep = std::shared_ptr<Memory>(memory, [&](Memory* m) {
+                               ++freed;
+                               if (std::this_thread::get_id() != caller) elsewhere = true;
+                               delete m;
+                             })});
+    };
+    constexpr int kTurns = 5;
+    for (int turn = 0; turn < kTurns; ++turn) start();  // dropped at once
+    start()->wait();
+    start()->wait();
+    if (elsewhere) return "freed in a thread of Tide";
+    return freed == kTurns + 2 ? "" : std::to_string(freed) + " freed";
   });
 }
 
