@@ -17,7 +17,8 @@ struct Grid {
   int ranks() const { return nodes * locals; }
 };
 
-// Before the ranks of a grid start: a fabric of their own, so that nothing is left over from others.
+// Before the ranks of a grid start: a fabric of their own, so that nothing is left over from
+// others.
 void new_fabric();
 
 // The NodeTeam of one rank, in its own process. Collective. Before the first use of verbs.

@@ -65,7 +65,7 @@ struct QueuePair {
   bool waiting = false;        // for a retransmission timer
   uint32_t attempts = 0, rnr_attempts = 0;
   uint64_t last_arrival_ns = 0;
-  uint32_t arrivals = 0;       // events of the engine that will bring pieces
+  uint32_t arrivals = 0;  // events of the engine that will bring pieces
 
   std::mutex build_lock;
   std::vector<BuiltRequest> built;
