@@ -20,14 +20,16 @@ counted() { cat "/sys/class/infiniband/rxe$1/ports/1/hw_counters/sent_pkts"; }
 job=(--steps 3 --layers 2 --dim 128 --hidden 352)
 nodes=()
 for node in 0 1; do
-  MASTER_PORT=18900 LD_PRELOAD=$BUILD/lib/libtide-shim.so TIDE_LOCAL_RANKS=2 TIDE_LOG=info TIDE_NET_INTERFACE=lo TIDE_RAIL_INTERFACE=lo \
+  MASTER_PORT=18900 LD_PRELOAD=$BUILD/lib/libtide-shim.so TIDE_LOCAL_RANKS=2 TIDE_LOG=info \
+    TIDE_NET_INTERFACE=lo TIDE_RAIL_INTERFACE=lo \
     TIDE_RAIL_DEVICES="=rxe$((2 * node)),rxe$((2 * node + 1))" TIDE_JOIN_TIMEOUT=10min \
     "$PYTHON" "$fsdp/fork_ranks.py" $((2 * node)) 2 4 "$fsdp/train_llama.py" "${job[@]}" \
-    --result "$RESULTS/tide.json" 2> >(tee "$RESULTS/node$node.log" >&2) &
+    --result "$RESULTS/tide.json" 2>"$RESULTS/node$node.log" &
   nodes+=($!)
 done
 status=0
 for node in "${nodes[@]}"; do wait "$node" || status=1; done
+cat "$RESULTS"/node?.log
 [ "$status" = 0 ] || { echo "the job with Tide failed"; echo "0 passed, 1 failed"; exit 1; }
 for device in 0 1 2 3; do counted "$device"; done >"$RESULTS/packets"
 
@@ -35,7 +37,7 @@ MASTER_PORT=18901 REFERENCE_LOCAL_RANKS=2 "$PYTHON" "$fsdp/fork_ranks.py" 0 4 4 
   "$fsdp/train_in_order.py" "${job[@]}" --result "$RESULTS/ordered.json" ||
   { echo "the stock job failed"; echo "0 passed, 1 failed"; exit 1; }
 
-"$PYTHON" - "$RESULTS" <<'CHECK'
+cat >"$RESULTS/check.py" <<'CHECK'
 import json
 import pathlib
 import sys
@@ -55,3 +57,4 @@ for what, good in checks.items():
 print(f"{sum(checks.values())} passed, {len(checks) - sum(checks.values())} failed")
 sys.exit(not all(checks.values()))
 CHECK
+"$PYTHON" "$RESULTS/check.py" "$RESULTS"
