@@ -208,22 +208,6 @@ verbs::PairOptions Rail::pair_options(int traffic_class) const {
           static_cast<int>(settings_.retry_count)};
 }
 
-void Rail::create_loopback() {
-  if (loopback_) return;
-  flush_target_ = zeroed_pages(1);
-  flush_region_.reset(
-      (ibv_reg_mr)(nic_->device().domain(), flush_target_.get(), 1, IBV_ACCESS_LOCAL_WRITE));
-  if (!flush_region_) {
-    throw Error("cannot register the target of flushes: " + std::string(std::strerror(errno)));
-  }
-  verbs::QueuePair pair(nic_->device(), nic_->port().number, queue_.get(), {kFlushes, 1, 0}, false);
-  const verbs::PortAddress here =
-      verbs::port_address(nic_->device(), nic_->port().number, nic_->port().rule);
-  pair.connect(here, here, verbs::PairAddress(pair.address()),
-               pair_options(options_.traffic_class));
-  loopback_ = std::move(pair);
-}
-
 Hello Rail::introduce() const {
   Hello hello;
   hello.release = TIDE_VERSION;

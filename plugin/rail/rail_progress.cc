@@ -288,6 +288,22 @@ void Rail::landed(Exchange&, Incoming& receive, uint64_t now) {
   changed();
 }
 
+void Rail::create_loopback() {
+  if (loopback_) return;
+  flush_target_ = zeroed_pages(1);
+  flush_region_.reset(
+      (ibv_reg_mr)(nic_->device().domain(), flush_target_.get(), 1, IBV_ACCESS_LOCAL_WRITE));
+  if (!flush_region_) {
+    throw Error("cannot register the target of flushes: " + std::string(std::strerror(errno)));
+  }
+  verbs::QueuePair pair(nic_->device(), nic_->port().number, queue_.get(), {kFlushes, 1, 0}, false);
+  const verbs::PortAddress here =
+      verbs::port_address(nic_->device(), nic_->port().number, nic_->port().rule);
+  pair.connect(here, here, verbs::PairAddress(pair.address()),
+               pair_options(options_.traffic_class));
+  loopback_ = std::move(pair);
+}
+
 // Reads a byte of the landing memory: a read pushes the writes before it out of the PCIe fabric.
 void Rail::flush(Exchange& exchange, Incoming& receive) {
   Flush& place = flushes_[next_flush_ % kFlushes];
