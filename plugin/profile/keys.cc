@@ -336,6 +336,25 @@ constexpr Key kKeys[] = {
      .choices = kReduceTiers,
      .variable = "TIDE_REDUCE_SCATTER",
      .meaning = "whether Tide carries reduce-scatters"},
+    {.name = "shim.reduce_scatter.blocks",
+     .type = Type::kInteger,
+     .standard = "16",
+     .unit = "count",
+     .minimum = 1,
+     .maximum = 1024,
+     .variable = "TIDE_REDUCE_SCATTER_BLOCKS",
+     .meaning = "thread blocks that add the ranks' gradients on a GPU; each takes an SM from the "
+                "job's own "
+                "kernels while it lives"},
+    {.name = "shim.reduce_scatter.launch",
+     .type = Type::kDuration,
+     .standard = "400us",
+     .minimum = 10'000,
+     .maximum = 100 * kMillisecond,
+     .variable = "TIDE_REDUCE_SCATTER_LAUNCH",
+     .meaning = "how long one launch of these blocks lives at most, as the GPU's memory bandwidth "
+                "lets one "
+                "reckon; between two launches the job's own kernels get the SMs"},
     {.name = "shim.timeout",
      .type = Type::kDuration,
      .absent = "the process group's",
@@ -362,12 +381,10 @@ constexpr Key kKeys[] = {
      .meaning = "ranks that count as one node: several nodes on one machine, for tests"},
     {.name = "shim.cuda",
      .type = Type::kChoice,
-     .standard = "off",
+     .standard = "on",
      .choices = kOffOn,
      .variable = "TIDE_CUDA",
-     .meaning =
-         "on: CUDA tensors go through Tide as well, a preview: a job ends with an error when ranks "
-         "free models in different orders; off: they stay stock"},
+     .meaning = "off: CUDA tensors stay stock"},
 };
 
 constexpr Key kMatchKeys[] = {

@@ -6,6 +6,7 @@
 #include "shim/device/host/team.h"
 
 #ifdef TIDE_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include "shim/device/cuda/driver.h"
@@ -40,12 +41,15 @@ namespace {
 std::unique_ptr<device::Team> make_gpu_team(int ordinal, int rank, int size,
                                             device::Rendezvous& rendezvous,
                                             std::chrono::milliseconds timeout,
-                                            std::vector<std::string> names) {
+                                            std::vector<std::string> names, const Config& config) {
   device::CudaTeamOptions options;
   options.timeout = timeout;
   options.names = std::move(names);
   options.ordinal = ordinal;
   options.current_stream = [ordinal] { return current_stream(ordinal); };
+  options.make_room = [] { c10::cuda::CUDACachingAllocator::emptyCache(); };
+  options.sum_blocks = config.sum_blocks;
+  options.max_launch = config.sum_launch;
   return device::make_cuda_team(rank, size, rendezvous, std::move(options));
 }
 
@@ -60,7 +64,8 @@ bool capturing(at::Device) { return false; }
 namespace {
 
 std::unique_ptr<device::Team> make_gpu_team(int, int, int, device::Rendezvous&,
-                                            std::chrono::milliseconds, std::vector<std::string>) {
+                                            std::chrono::milliseconds, std::vector<std::string>,
+                                            const Config&) {
   throw Error("this libtide-torch was built without CUDA");
 }
 
@@ -83,9 +88,9 @@ void drain_current_stream(at::Device device) {
 std::unique_ptr<device::Team> make_team(at::Device device, int rank, int size,
                                         device::Rendezvous& rendezvous,
                                         std::chrono::milliseconds timeout,
-                                        std::vector<std::string> names) {
+                                        std::vector<std::string> names, const Config& config) {
   if (!device.is_cpu())
-    return make_gpu_team(device.index(), rank, size, rendezvous, timeout, std::move(names));
+    return make_gpu_team(device.index(), rank, size, rendezvous, timeout, std::move(names), config);
   return device::make_host_team(rank, size, rendezvous,
                                 {.timeout = timeout, .names = std::move(names)});
 }

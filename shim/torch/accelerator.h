@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shim/device/device.h"
+#include "shim/torch/config.h"
 
 namespace tide::shim {
 
@@ -29,6 +30,6 @@ void drain_current_stream(at::Device device);
 std::unique_ptr<device::Team> make_team(at::Device device, int rank, int size,
                                         device::Rendezvous& rendezvous,
                                         std::chrono::milliseconds timeout,
-                                        std::vector<std::string> names);
+                                        std::vector<std::string> names, const Config& config);
 
 }  // namespace tide::shim

@@ -202,7 +202,8 @@ std::shared_ptr<device::Team> join_team(const Joining& join, const collective::D
       static_cast<int>(std::ranges::find(decision.team, rank) - decision.team.begin());
   StoreRendezvous rendezvous(join.keys, name + "/" + std::to_string(decision.node), local, size,
                              join.config.join_timeout);
-  return make_team(join.device, local, size, rendezvous, join.timeout, std::move(names));
+  return make_team(join.device, local, size, rendezvous, join.timeout, std::move(names),
+                   join.config);
 }
 
 // A team and the rail to the other nodes. All ranks come here, also one that cannot: `team` is then

@@ -37,6 +37,9 @@ Config config_of(const profile::Profile& profile) {
   config.join_timeout = duration(profile, "shim.join_timeout");
   config.local_ranks = number<int>(profile, "shim.local_ranks");
   config.cuda = number<bool>(profile, "shim.cuda");
+  config.sum_blocks = number<int>(profile, "shim.reduce_scatter.blocks");
+  config.sum_launch = std::chrono::ceil<std::chrono::microseconds>(
+      std::chrono::nanoseconds(profile.number("shim.reduce_scatter.launch")));
 
   RailConfig& rail = config.rail;
   rail.devices = profile.text("rail.devices");

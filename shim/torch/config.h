@@ -46,7 +46,9 @@ struct Config {
   std::optional<std::chrono::milliseconds> timeout;  // empty: the process group's
   std::chrono::milliseconds join_timeout{0};
   int local_ranks = 0;  // 0: as the machine is
-  bool cuda = false;
+  bool cuda = true;
+  int sum_blocks = 0;                       // thread blocks of a reduce-scatter's sum on a GPU
+  std::chrono::microseconds sum_launch{0};  // how long one launch of them may live
   RailConfig rail;
 
   // What must be equal on all ranks, as one text.

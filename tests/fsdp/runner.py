@@ -39,7 +39,7 @@ def environment(tide=False, shim=SHIM, reference_local_ranks=None, **variables):
     if reference_local_ranks:
         env["REFERENCE_LOCAL_RANKS"] = str(reference_local_ranks)
     if tide:
-        env.update(LD_PRELOAD=str(shim), **{"TIDE_CUDA": "on", **variables})
+        env.update(LD_PRELOAD=str(shim), **variables)
     return env
 
 

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <set>
+#include <utility>
 
 #include "include/tide/error.h"
 #include "tests/gpu/gpu.h"
@@ -217,14 +219,15 @@ TEST(Streams, AsynchronousCallsDoNotHoldTheCallersStreamUp) {
     const GpuGather gather({1000}, rank, size);
     gather.fill(1, stream);
     const Slot slot = team->acquire(gather.bytes());
-    std::shared_ptr<Pending> pending;
+    Hold hold;
+    if (rank == 1) hold.put_on(stream);
+    const auto pending = team->start(gather.exchange(slot, "all-gather"));
     if (rank == 0) {
-      pending = team->start(gather.exchange(slot, "all-gather"));
-      good(cudaStreamSynchronize(stream));  // rank 1 has not started
-      if (pending->done()) return "done before the peer started";
+      good(cudaStreamSynchronize(stream));  // rank 1's stream has not come to its part
+      if (pending->done()) return "done before the peer's stream came to it";
     }
     board.barrier(rank);
-    if (rank == 1) pending = team->start(gather.exchange(slot, "all-gather"));
+    hold.end();
     pending->wait();
     good(cudaStreamSynchronize(stream));
     if (!pending->done()) return "not done";
@@ -258,6 +261,43 @@ TEST(Streams, ACaptureIsRefused) {
     return {};
   });
   EXPECT_EQ(results, all_good(1));
+}
+
+// Ranks that give their slots back in different orders, keep some for ever and make new ones of
+// their own: each lands where it likes.
+TEST(Slots, EachRankChoosesItsOwn) {
+  const int size = 4;
+  const auto results = run_gpu_ranks(size, [&](int rank, Board& board) -> std::string {
+    GpuStream stream;
+    current_stream() = stream;
+    GpuMemory wrong(16);
+    good(cudaMemset(wrong.as(), 0, 16));
+    auto team = join_gpu(rank, size, board);
+    Random common(7), own(50 + rank);
+    std::vector<Slot> kept;
+    std::set<std::pair<uint32_t, uint64_t>> places;
+    for (uint64_t round = 1; round <= 300; ++round) {
+      const GpuGather gather({1 + common.below(3) * 700'000, 17}, rank, size);
+      gather.fill(round, stream);
+      kept.push_back(team->acquire(gather.bytes()));
+      const Slot slot = kept.back();
+      places.insert({slot.segment, slot.offset});
+      team->start(gather.exchange(slot, "all-gather"))->wait();
+      gather.check(slot, round, wrong.as<uint64_t>(), stream);
+      good(cudaMemsetAsync(slot.data, 0xff, slot.bytes, stream));
+      while (kept.size() > 6 || (!kept.empty() && own.below(2) == 0)) {
+        const size_t which = own.below(kept.size());
+        team->release(kept[which]);
+        kept.erase(kept.begin() + static_cast<long>(which));
+      }
+    }
+    if (auto text = bad("bytes", read_counter(wrong)); !text.empty()) return text;
+    uint64_t sum = 0;  // of what this rank chose
+    for (const auto& [segment, offset] : places) sum = sum * 31 + segment * 7 + offset;
+    const auto all = board.exchange(rank, std::to_string(sum));
+    return all[0] == all[1] && all[1] == all[2] ? "all ranks chose alike: nothing was tested" : "";
+  });
+  EXPECT_EQ(results, all_good(size));
 }
 
 // With every SM full of another kernel nothing but copy engines can move a byte.
@@ -353,16 +393,13 @@ TEST(Pending, KeepsMemoryThatIsStillRead) {
     auto kept = std::make_shared<int>(1);
     auto exchange = gather.exchange(slot, "all-gather");
     exchange.keep = kept;
-    if (rank == 0) {
-      team->start(std::move(exchange));  // and the Pending is dropped
-      team->acquire(512);
-      if (kept.use_count() != 2) return "dropped what is still read";
-    }
+    Hold hold;
+    if (rank == 1) hold.put_on(stream);
+    team->start(std::move(exchange));  // and the Pending is dropped
+    team->acquire(512);
+    if (kept.use_count() != 2) return "dropped what is still read";
     board.barrier(rank);
-    if (rank == 1) {
-      team->acquire(512);
-      team->start(std::move(exchange));
-    }
+    hold.end();
     good(cudaStreamSynchronize(stream));
     team->release(slot);
     const auto second = team->acquire(gather.bytes());

@@ -2,6 +2,7 @@
 #include "tests/gpu/gpu.h"
 
 #include <cstdlib>
+#include <thread>
 
 #include "include/tide/error.h"
 #include "shim/device/cuda/team.h"
@@ -28,6 +29,15 @@ void GpuStream::after(cudaStream_t other) const {
   good(cudaEventRecord(event, other));
   good(cudaStreamWaitEvent(stream_, event));
   good(cudaEventDestroy(event));
+}
+
+void Hold::put_on(cudaStream_t stream) {
+  using Over = std::shared_ptr<std::atomic<bool>>;
+  const auto wait = [](void* argument) {
+    const std::unique_ptr<Over> over(static_cast<Over*>(argument));
+    while (!**over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  good(cudaLaunchHostFunc(stream, wait, new Over(over_)));
 }
 
 cudaStream_t& current_stream() {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -45,6 +46,18 @@ class GpuStream {
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+// Keeps a stream from going on, without a kernel: a process killed in mid-kernel takes the other
+// clients of its MPS daemon along.
+class Hold {
+ public:
+  ~Hold() { end(); }
+  void put_on(cudaStream_t stream);
+  void end() { *over_ = true; }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> over_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 // The current stream of this thread, as teams made by join_gpu() see it.

@@ -25,7 +25,9 @@ TEST(Config, Defaults) {
   EXPECT_FALSE(result.config.timeout.has_value());
   EXPECT_EQ(result.config.join_timeout, milliseconds(60000));
   EXPECT_EQ(result.config.local_ranks, 0);
-  EXPECT_FALSE(result.config.cuda);
+  EXPECT_TRUE(result.config.cuda);
+  EXPECT_EQ(result.config.sum_blocks, 16);
+  EXPECT_EQ(result.config.sum_launch.count(), 400);
   EXPECT_EQ(result.config.rail.pacing, RailPacing::kHead);
   EXPECT_EQ(result.config.rail.head_bytes, 8u << 20);
   EXPECT_EQ(result.config.rail.schedule, Schedule::kAuto);
@@ -39,7 +41,8 @@ TEST(Config, EveryValue) {
   const ConfigResult result =
       read({"TIDE_SHIM=observe", "TIDE_LOG=debug", "TIDE_REPORT=/tmp/r-%r.json",
             "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock", "TIDE_TIMEOUT=200ms",
-            "TIDE_JOIN_TIMEOUT=2min", "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=on"});
+            "TIDE_JOIN_TIMEOUT=2min", "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=off",
+            "TIDE_REDUCE_SCATTER_BLOCKS=8", "TIDE_REDUCE_SCATTER_LAUNCH=1500us"});
   EXPECT_EQ(result.error, "");
   EXPECT_EQ(result.config.mode, Mode::kObserve);
   EXPECT_EQ(result.config.log, LogLevel::kDebug);
@@ -49,7 +52,9 @@ TEST(Config, EveryValue) {
   EXPECT_EQ(result.config.timeout, milliseconds(200));
   EXPECT_EQ(result.config.join_timeout, milliseconds(120000));
   EXPECT_EQ(result.config.local_ranks, 8);
-  EXPECT_TRUE(result.config.cuda);
+  EXPECT_FALSE(result.config.cuda);
+  EXPECT_EQ(result.config.sum_blocks, 8);
+  EXPECT_EQ(result.config.sum_launch.count(), 1500);
 }
 
 TEST(Config, EveryValueOfTheRails) {

@@ -5,8 +5,8 @@
 //
 // An exchange waits for exact values, never for "at least": the word of exchange s is number
 // s % kRing, and its value is code_of(s, landing slot). So streams may run exchanges in another
-// order than they were enqueued, and a rank that chose another landing slot for s never gives the
-// value that a peer waits for: nothing is pushed to a place that its owner did not grant.
+// order than they were enqueued, and nothing is pushed to a place that its owner did not grant for
+// exactly this exchange.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@ class Board {
   std::atomic<uint64_t>& arrived(int from, uint64_t sequence) const;
   CUdeviceptr address_of(const std::atomic<uint64_t>& word) const;
 
-  // What the owner chose, for peers to name in errors.
+  // Where exchange `sequence` lands on the owner.
   void publish(uint64_t sequence, const Place& landing) const;
   // Nothing when the owner has not come to this exchange, or is kRing further.
   std::optional<Place> published(uint64_t sequence) const;

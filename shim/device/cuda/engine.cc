@@ -120,7 +120,7 @@ class Engine::Copies {
 };
 
 Engine::Engine(std::shared_ptr<Context> context, const Lookout& lookout, const Flight& flight,
-               const Segments& segments, SumSettings settings)
+               Segments& segments, SumSettings settings)
     : context_(context),
       lookout_(lookout),
       flight_(flight),
@@ -174,12 +174,13 @@ void Engine::push(const Job& job, const std::vector<Push>& pushes, CUstream stre
   Copies copies(stream);
   auto add_copies = [&](int peer) {
     const auto [first, last] = std::ranges::equal_range(pushes, peer, {}, &Push::peer);
+    if (first == last) return false;
+    const CUdeviceptr place = segments_.reach(peer, job.places[peer]);
     for (auto push = first; push != last; ++push) {
-      copies.add(segments_.address(peer, job.landing.segment) + job.landing.offset + push->to,
-                 push->from, push->bytes);
+      copies.add(place + push->to, push->from, push->bytes);
       bytes_pushed_.fetch_add(push->bytes, std::memory_order_relaxed);
     }
-    return first != last;
+    return true;
   };
 
   for (int k = 1; k < size; ++k) {
@@ -191,12 +192,12 @@ void Engine::push(const Job& job, const std::vector<Push>& pushes, CUstream stre
     const Board& peer = flight_.board(q);
     // Also when there is nothing to push: "arrived" must not overwrite the word of an exchange that
     // the peer has not read yet, and its "ready" says that it has.
-    words.wait(own.address_of(own.ready(q, job.sequence)), job.code);
+    words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
     if (add_copies(q)) {
       words.flush();
       copies.flush();
     }
-    words.write(peer.address_of(peer.arrived(rank, job.sequence)), job.code);
+    words.write(peer.address_of(peer.arrived(rank, job.sequence)), job.codes[q]);
   }
   // This rank's own slot last: the driver copies inside a GPU with SMs, for which it may have to
   // wait, and peers should not.

@@ -1,8 +1,8 @@
-// Enqueues an exchange: all of it, by the thread that starts it, in one go. No thread of ours has
-// to run for it to complete, and every operation waits only for operations that all ranks enqueue
-// at the same exchange or before: however streams are mapped onto hardware channels, and whatever
-// else blocks a host thread between two exchanges (cudaFree, a kernel that is loaded), the GPUs
-// come to the end.
+// Enqueues an exchange: all of it, by the thread that starts it, in one go, once all ranks have
+// said where it lands. No thread of ours has to run for it to complete, and every operation waits
+// only for operations that all ranks enqueue at the same exchange or before: however streams are
+// mapped onto hardware channels, and whatever else blocks a host thread between two exchanges
+// (cudaFree, a kernel that is loaded), the GPUs come to the end.
 #pragma once
 
 #include <cuda.h>
@@ -25,9 +25,10 @@ class Engine {
  public:
   // The context is current here and in enqueue(). Throws tide::Error.
   Engine(std::shared_ptr<Context> context, const Lookout& lookout, const Flight& flight,
-         const Segments& segments, SumSettings settings);
+         Segments& segments, SumSettings settings);
 
-  // Enqueues `exchange` behind what `caller` holds now and behind `fences`, and records job.end.
+  // Enqueues `exchange`, whose places are known, behind what `caller` holds now and behind
+  // `fences`, and records job.end.
   // `before`: the end of the exchange whose words it uses again, or null. Throws tide::Error when
   // the driver refuses; part of it may then be enqueued.
   void enqueue(Job& job, Exchange& exchange, CUstream caller, const std::vector<Fence>& fences,
@@ -47,7 +48,7 @@ class Engine {
   const std::shared_ptr<Context> context_;
   const Lookout& lookout_;
   const Flight& flight_;
-  const Segments& segments_;
+  Segments& segments_;
   const SumSettings settings_;
   const std::shared_ptr<EventPool> events_;
   const SumKernels kernels_;

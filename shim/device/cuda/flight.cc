@@ -19,15 +19,22 @@ constexpr std::chrono::milliseconds kReleaseEvery{1};
 // Released streams have only finite work left.
 constexpr std::chrono::seconds kDrain{10};
 
-std::string text_of(const Place& place) {
-  if (place.bytes == 0) return "nowhere";
-  return "in segment " + std::to_string(place.segment) + " at byte " +
-         std::to_string(place.offset) + " (" + std::to_string(place.bytes) + " bytes)";
-}
+// How a thread waits for a word of another process: peers are a few microseconds apart as a rule,
+// and where they are not, the job's other threads need the core.
+class Patience {
+ public:
+  void wait() {
+    if (++turns_ < 2000) return;
+    if (turns_ < 2200) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
 
-bool same(const Place& a, const Place& b) {
-  return a.segment == b.segment && a.offset == b.offset && a.bytes == b.bytes;
-}
+ private:
+  int turns_ = 0;
+};
 
 }  // namespace
 
@@ -63,6 +70,38 @@ void Flight::begin(const std::shared_ptr<Job>& job) {
     jobs_.push_back(job);
   }
   boards_[lookout_.rank()].publish(job->sequence, job->landing);
+}
+
+void Flight::await_peers(Job& job) {
+  std::vector<Place> places;
+  std::vector<uint64_t> codes;
+  for (int q = 0; q < lookout_.size(); ++q) {
+    std::optional<Place> place;
+    for (Patience patience; !(place = boards_[q].published(job.sequence)); patience.wait()) {
+      if (!failed_.load(std::memory_order_acquire)) continue;
+      withdraw(job);
+      throw Error(error_of(job));
+    }
+    if (place->bytes != job.landing.bytes) {
+      fail(job.what,
+           lookout_.local("the ranks diverged: exchange " + std::to_string(job.sequence) + " has " +
+                          std::to_string(job.landing.bytes) + " bytes to land on " +
+                          lookout_.name(lookout_.rank()) + " and " + std::to_string(place->bytes) +
+                          " on " + lookout_.name(q)));
+      withdraw(job);
+      throw Error(error_of(job));
+    }
+    places.push_back(*place);
+    codes.push_back(code_of(job.sequence, *place));
+  }
+  const std::lock_guard lock(mutex_);
+  job.places = std::move(places);
+  job.codes = std::move(codes);
+}
+
+void Flight::withdraw(const Job& job) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(jobs_, [&](const std::shared_ptr<Job>& other) { return other.get() == &job; });
 }
 
 bool Flight::settle(Job& job) {
@@ -147,6 +186,7 @@ void Flight::fail_locked(const std::string& what, const Trouble& trouble) {
   if (!error_.empty()) return;
   reason_ = trouble.reason;
   error_ = what + " failed: " + reason_;
+  failed_.store(true, std::memory_order_release);
   failed_at_ = Clock::now();
   for (const auto& job : jobs_) {
     if (!job->done) job->error = job->what + " failed: " + reason_;
@@ -170,20 +210,7 @@ std::optional<std::pair<std::string, Trouble>> Flight::look() const {
   }
   const auto now = Clock::now();
   for (const auto& job : jobs_) {
-    if (auto trouble = divergence(*job)) return std::pair{job->what, *trouble};
     if (now >= job->deadline) return std::pair{job->what, lateness(*job)};
-  }
-  return std::nullopt;
-}
-
-std::optional<Trouble> Flight::divergence(const Job& job) const {
-  for (int q = 0; q < lookout_.size(); ++q) {
-    const auto theirs = boards_[q].published(job.sequence);
-    if (!theirs || same(*theirs, job.landing)) continue;
-    return lookout_.local("the ranks diverged: exchange " + std::to_string(job.sequence) +
-                          " lands on " + lookout_.name(lookout_.rank()) + " " +
-                          text_of(job.landing) + " and on " + lookout_.name(q) + " " +
-                          text_of(*theirs));
   }
   return std::nullopt;
 }
@@ -191,6 +218,12 @@ std::optional<Trouble> Flight::divergence(const Job& job) const {
 Trouble Flight::lateness(const Job& job) const {
   const int rank = lookout_.rank();
   const std::string limit = " within " + seconds(job.timeout);
+  if (job.codes.empty()) {
+    for (int q = 0; q < lookout_.size(); ++q) {
+      if (!boards_[q].published(job.sequence)) return lookout_.absent(q, job.timeout);
+    }
+    return lookout_.local(lookout_.name(rank) + " did not enqueue it" + limit);
+  }
   for (int q = 0; q < lookout_.size(); ++q) {
     if (q != rank && boards_[q].ready(rank, job.sequence).load() != job.code) {
       return lookout_.local("the streams of " + lookout_.name(rank) + " did not come to it" +
@@ -198,7 +231,7 @@ Trouble Flight::lateness(const Job& job) const {
     }
   }
   for (int q = 0; q < lookout_.size(); ++q) {
-    if (q != rank && boards_[rank].ready(q, job.sequence).load() != job.code) {
+    if (q != rank && boards_[rank].ready(q, job.sequence).load() != job.codes[q]) {
       return lookout_.absent(q, job.timeout);
     }
   }
@@ -216,10 +249,10 @@ void Flight::release() const {
   const Board& own = boards_[lookout_.rank()];
   std::vector<bool> taken(kRing, false);
   for (const auto& job : jobs_) {
-    if (taken[job->sequence % kRing]) continue;
+    if (job->codes.empty() || taken[job->sequence % kRing]) continue;
     taken[job->sequence % kRing] = true;
     for (int q = 0; q < lookout_.size(); ++q) {
-      own.ready(q, job->sequence).store(job->code, std::memory_order_release);
+      own.ready(q, job->sequence).store(job->codes[q], std::memory_order_release);
       own.arrived(q, job->sequence).store(job->code, std::memory_order_release);
     }
   }

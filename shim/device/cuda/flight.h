@@ -1,6 +1,6 @@
-// The exchanges that are enqueued and not complete, and the thread that watches over them: a peer
-// that dies, reports a failure, chose another landing slot or is late fails the team, and then the
-// streams that wait for peers are released, so that nothing on this GPU waits for ever.
+// The exchanges that are started and not complete, and the thread that watches over them: a peer
+// that dies, reports a failure or is late fails the team, and then the threads and the streams that
+// wait for peers are released, so that nothing waits for ever.
 //
 // What streams compute from a released exchange is undefined, as are the contents of all landing
 // slots: pushes that waited for a peer's readiness are made on release too. Who catches the error
@@ -28,7 +28,10 @@ struct Job {
   std::string what;
   uint64_t sequence = 0;  // from 1 on
   Place landing;
-  uint64_t code = 0;
+  uint64_t code = 0;  // code_of(sequence, landing)
+  // Of all ranks; filled by Flight::await_peers(), then left as they are.
+  std::vector<Place> places;
+  std::vector<uint64_t> codes;
   std::chrono::milliseconds timeout{0};
   Clock::time_point deadline;
   Event end;                        // recorded when all of it is enqueued
@@ -48,9 +51,15 @@ class Flight {
 
   const Board& board(int rank) const { return boards_[rank]; }
 
-  // Before the first operation of `job` is enqueued, in order of sequence. Throws tide::Error
+  // Takes `job` in and tells the peers where it lands, in order of sequence. Throws tide::Error
   // "<what> cannot start: ..." when the team has failed.
   void begin(const std::shared_ptr<Job>& job);
+  // After begin(), before the first operation of `job` is enqueued: waits until the host threads of
+  // all peers have begun the same exchange, and fills job->places and job->codes. No rank waits for
+  // a GPU here. Throws job->error when the team fails meanwhile; `job` has then left the flight.
+  void await_peers(Job& job);
+  // A job that will not be enqueued, after fail().
+  void withdraw(const Job& job);
   // Has it ended or failed? Looks at the board.
   bool settled(Job& job);
   // Its error, empty while it runs and when it is well.
@@ -74,7 +83,6 @@ class Flight {
   void retire();
   void fail_locked(const std::string& what, const Trouble& trouble);
   std::optional<std::pair<std::string, Trouble>> look() const;
-  std::optional<Trouble> divergence(const Job& job) const;
   Trouble lateness(const Job& job) const;
   void release() const;
 
@@ -84,6 +92,7 @@ class Flight {
   mutable std::mutex mutex_;  // never held while the driver is called: it may block
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> jobs_;
+  std::atomic<bool> failed_{false};  // error_ is not empty
   uint64_t completed_ = 0;
   std::string error_;   // "all-gather of layers.3 failed: " + reason_
   std::string reason_;  // "rank 2 (pid 1234) is gone"

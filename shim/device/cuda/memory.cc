@@ -60,7 +60,8 @@ DeviceMapping::~DeviceMapping() {
   driver().cuMemRelease(handle_);
 }
 
-DeviceMapping DeviceMapping::create(std::shared_ptr<Context> context, uint64_t bytes) {
+DeviceMapping DeviceMapping::create(std::shared_ptr<Context> context, uint64_t bytes,
+                                    const std::function<void()>& make_room) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -71,8 +72,12 @@ DeviceMapping DeviceMapping::create(std::shared_ptr<Context> context, uint64_t b
         "ask for the granularity of GPU memory");
   bytes = (bytes + granularity - 1) / granularity * granularity;
   CUmemGenericAllocationHandle handle = 0;
-  check(driver().cuMemCreate(&handle, bytes, &properties, /*flags=*/0),
-        "make " + std::to_string(bytes) + " bytes of GPU memory for landing slots",
+  CUresult result = driver().cuMemCreate(&handle, bytes, &properties, /*flags=*/0);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && make_room) {
+    make_room();
+    result = driver().cuMemCreate(&handle, bytes, &properties, /*flags=*/0);
+  }
+  check(result, "make " + std::to_string(bytes) + " bytes of GPU memory for landing slots",
         "smaller FSDP groups need smaller slots");
   return {std::move(context), handle, bytes};
 }

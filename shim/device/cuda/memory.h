@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "shim/device/cuda/context.h"
@@ -17,8 +18,10 @@ namespace tide::device::cuda {
 class DeviceMapping {
  public:
   // New memory; `bytes` is rounded up to the driver's granularity (2 MiB). The context is current.
+  // Where memory is short, make_room (may be empty) is called and the driver asked once more.
   // Throws tide::Error.
-  static DeviceMapping create(std::shared_ptr<Context> context, uint64_t bytes);
+  static DeviceMapping create(std::shared_ptr<Context> context, uint64_t bytes,
+                              const std::function<void()>& make_room);
   // A peer's, of `bytes` bytes as its own bytes() says. Throws tide::Error.
   static DeviceMapping import(std::shared_ptr<Context> context, int fd, uint64_t bytes);
 

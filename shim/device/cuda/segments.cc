@@ -1,91 +1,80 @@
-// Descriptors travel over the bootstrap's sockets.
+// Descriptors travel over the bootstrap's sockets, in the order of the segments' numbers.
 #include "shim/device/cuda/segments.h"
 
 #include <cerrno>
 #include <cstring>
 #include <span>
 #include <string>
-#include <thread>
 
 #include "include/tide/error.h"
 
 namespace tide::device::cuda {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{1};
-
 struct Message {
-  uint32_t number;
-  uint32_t reserved;
+  uint64_t number;
   uint64_t bytes;
 };
 
 }  // namespace
 
-std::vector<host::Descriptor> trade(const Lookout& lookout, uint32_t number, uint64_t bytes,
-                                    const host::Descriptor& mine,
-                                    std::chrono::milliseconds timeout) {
-  Message own{number, 0, bytes};
-  for (int q = 0; q < lookout.size(); ++q) {
-    if (q == lookout.rank()) continue;
-    if (lookout.peer(q).socket.send(std::as_bytes(std::span(&own, 1)), mine.get())) continue;
-    if (errno == EPIPE || errno == ECONNRESET) throw lookout.gone(q);
-    throw lookout.local("cannot hand memory to " + lookout.name(q) + ": " + std::strerror(errno));
+uint32_t Segments::add(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  std::vector<DeviceMapping>& own = all_[lookout_.rank()];
+  DeviceMapping made = DeviceMapping::create(context_, bytes, make_room_);
+  const host::Descriptor fd = made.share();
+  const Message message{own.size() + 1, made.bytes()};
+  for (int q = 0; q < lookout_.size(); ++q) {
+    if (q == lookout_.rank()) continue;
+    if (lookout_.peer(q).socket.send(std::as_bytes(std::span(&message, 1)), fd.get())) continue;
+    // The exchange that needs the peer will name it.
+    if (errno == EPIPE || errno == ECONNRESET) continue;
+    throw Error("cannot hand landing memory to " + lookout_.name(q) + ": " + std::strerror(errno));
   }
-
-  std::vector<host::Descriptor> all(lookout.size());
-  const auto deadline = Clock::now() + timeout;
-  for (int q = 0; q < lookout.size();) {
-    if (q == lookout.rank()) {
-      ++q;
-      continue;
-    }
-    Message theirs{};
-    // Before the receiving: what a peer sent before it died counts.
-    const std::vector<int> dead = lookout.hung_up();
-    auto fd = lookout.peer(q).socket.receive(std::as_writable_bytes(std::span(&theirs, 1)));
-    if (fd) {
-      if (theirs.number != number || theirs.bytes != bytes) {
-        throw lookout.local("the ranks diverged: " + lookout.name(q) + " makes " +
-                            std::to_string(theirs.bytes) + " bytes of memory number " +
-                            std::to_string(theirs.number) + ", " + lookout.name(lookout.rank()) +
-                            " makes " + std::to_string(bytes) + " bytes of number " +
-                            std::to_string(number));
-      }
-      all[q++] = std::move(*fd);
-      continue;
-    }
-    if (auto trouble = lookout.reported()) throw *trouble;
-    for (int p : dead) {
-      if (p == q) throw lookout.gone(p);
-    }
-    if (Clock::now() >= deadline) throw lookout.absent(q, timeout);
-    std::this_thread::sleep_for(kPause);
-  }
-  return all;
+  own.push_back(std::move(made));
+  return static_cast<uint32_t>(own.size());
 }
 
-uint32_t Segments::grow(uint64_t bytes, std::chrono::milliseconds timeout) {
-  const uint32_t number = count() + 1;
-  std::vector<DeviceMapping> mappings;
-  DeviceMapping mine = DeviceMapping::create(context_, bytes);
-  const uint64_t size = mine.bytes();
-  const host::Descriptor fd = mine.share();
-  const auto theirs = trade(lookout_, number, size, fd, timeout);
-  mappings.reserve(lookout_.size());
-  for (int q = 0; q < lookout_.size(); ++q) {
-    if (q == lookout_.rank()) {
-      mappings.push_back(std::move(mine));
-      continue;
+CUdeviceptr Segments::reach(int rank, const Place& place) {
+  const std::lock_guard lock(mutex_);
+  std::vector<DeviceMapping>& known = all_[rank];
+  while (known.size() < place.segment) {
+    // It was sent before the choice was published, so it is here.
+    Message message{};
+    const auto fd =
+        lookout_.peer(rank).socket.receive(std::as_writable_bytes(std::span(&message, 1)));
+    if (!fd) {
+      throw Error("no descriptor of segment " + std::to_string(known.size() + 1) + " came from " +
+                      lookout_.name(rank),
+                  "a limit of open files may be reached: ulimit -n");
+    }
+    if (message.number != known.size() + 1) {
+      throw Error(lookout_.name(rank) + " sent segment " + std::to_string(message.number) +
+                  " of its landing memory in place of " + std::to_string(known.size() + 1));
     }
     try {
-      mappings.push_back(DeviceMapping::import(context_, theirs[q].get(), size));
+      known.push_back(DeviceMapping::import(context_, fd->get(), message.bytes));
     } catch (const Error& error) {
-      throw lookout_.local("cannot map the memory of " + lookout_.name(q) + ": " + error.what());
+      throw Error("cannot map the memory of " + lookout_.name(rank) + ": " + error.what());
     }
   }
-  all_.push_back(std::move(mappings));
-  return number;
+  const DeviceMapping& segment = known[place.segment - 1];
+  if (place.offset > segment.bytes() || place.bytes > segment.bytes() - place.offset) {
+    throw Error(lookout_.name(rank) + " grants " + std::to_string(place.bytes) + " bytes at " +
+                std::to_string(place.offset) + " of a segment of " +
+                std::to_string(segment.bytes()));
+  }
+  return segment.address() + place.offset;
+}
+
+uint64_t Segments::bytes(uint32_t segment) const {
+  const std::lock_guard lock(mutex_);
+  return all_[lookout_.rank()][segment - 1].bytes();
+}
+
+CUdeviceptr Segments::address(uint32_t segment) const {
+  const std::lock_guard lock(mutex_);
+  return all_[lookout_.rank()][segment - 1].address();
 }
 
 }  // namespace tide::device::cuda

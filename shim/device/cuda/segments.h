@@ -1,45 +1,48 @@
-// The landing memory of a team: segments that every rank creates together with its peers and maps
-// from all of them.
+// The landing memory of a team: segments of GPU memory that each rank makes for itself, and those
+// of its peers, mapped when a peer's choice names one for the first time.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "shim/device/cuda/lookout.h"
 #include "shim/device/cuda/memory.h"
+#include "shim/device/cuda/slot_heap.h"
 
 namespace tide::device::cuda {
 
-// Sends `bytes` and a descriptor as message number `number` to all peers, takes theirs (empty for
-// this rank itself). Collective. Throws Trouble: a peer that is gone, stays away until `deadline`,
-// or is at another message.
-std::vector<host::Descriptor> trade(const Lookout& lookout, uint32_t number, uint64_t bytes,
-                                    const host::Descriptor& mine,
-                                    std::chrono::milliseconds timeout);
-
+// Thread-safe.
 class Segments {
  public:
-  Segments(std::shared_ptr<Context> context, const Lookout& lookout)
-      : context_(std::move(context)), lookout_(lookout) {}
+  // make_room: asks the job's allocator to give back what it does not use; may be empty.
+  Segments(std::shared_ptr<Context> context, const Lookout& lookout,
+           std::function<void()> make_room)
+      : context_(std::move(context)),
+        lookout_(lookout),
+        make_room_(std::move(make_room)),
+        all_(lookout.size()) {}
 
-  // Collective: a new segment of at least `bytes` on every rank, the next number from 1 on; blocks
-  // until all peers have made theirs, at most `timeout`. Throws tide::Error or Trouble. Not
-  // thread-safe with itself.
-  uint32_t grow(uint64_t bytes, std::chrono::milliseconds timeout);
+  // A new segment of this rank, of at least `bytes`, the next number from 1 on. Its descriptor is
+  // on its way to all peers when this returns, so a choice that names the segment may be published.
+  // Does not wait for peers. The context is current. Throws tide::Error.
+  uint32_t add(uint64_t bytes);
+  // Where this rank's GPU reaches `place` of rank `rank`, which must have published it. Maps what
+  // is not mapped yet. The context is current. Throws tide::Error.
+  CUdeviceptr reach(int rank, const Place& place);
 
-  uint64_t bytes(uint32_t segment) const { return all_[segment - 1][lookout_.rank()].bytes(); }
-  // Where this rank's GPU reaches segment `segment` of rank `rank`.
-  CUdeviceptr address(int rank, uint32_t segment) const {
-    return all_[segment - 1][rank].address();
-  }
-  uint32_t count() const { return static_cast<uint32_t>(all_.size()); }
+  // Of this rank.
+  uint64_t bytes(uint32_t segment) const;
+  CUdeviceptr address(uint32_t segment) const;
 
  private:
   const std::shared_ptr<Context> context_;
   const Lookout& lookout_;
-  std::vector<std::vector<DeviceMapping>> all_;  // by number, then rank
+  const std::function<void()> make_room_;
+  mutable std::mutex mutex_;
+  std::vector<std::vector<DeviceMapping>> all_;  // by rank, then number
 };
 
 }  // namespace tide::device::cuda

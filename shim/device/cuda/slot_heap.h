@@ -1,6 +1,5 @@
-// Which bytes of the ranks' landing memory a slot gets. Every rank has the same segments and calls
-// in the same order, so all ranks choose alike without talking. Pure: knows no device; what must
-// have happened before bytes may be written again travels along as opaque fences. Not thread-safe.
+// Which bytes of a rank's landing memory a slot gets. Pure: knows no device; what must have
+// happened before bytes may be written again travels along as opaque fences. Not thread-safe.
 #pragma once
 
 #include <cstdint>

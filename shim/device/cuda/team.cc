@@ -2,8 +2,11 @@
 #include "shim/device/cuda/team.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "include/tide/error.h"
@@ -20,7 +23,8 @@ namespace tide::device {
 namespace cuda {
 namespace {
 
-constexpr uint32_t kBoardMessage = 0;  // segments are numbered from 1 on
+// Of the first segment, which is made with the team to try that the peers can reach it.
+constexpr uint64_t kFirstSegment = 1 << 20;
 
 [[noreturn]] void throw_forked() {
   throw Error("this process was forked from the one that made the CUDA team",
@@ -37,10 +41,34 @@ class Core : public std::enable_shared_from_this<Core> {
         options_(std::move(options)),
         lookout_(rank, std::move(peers)),
         flight_(lookout_, trade_boards()),
-        segments_(context, lookout_),
+        segments_(context, lookout_, options_.make_room),
         engine_(context, lookout_, flight_, segments_,
                 {.blocks = options_.sum_blocks, .longest = options_.max_launch}),
-        ring_(kRing) {}
+        ring_(kRing) {
+    grow(kFirstSegment);
+  }
+
+  // The trial of the ways to the peers, in two steps that all ranks take together: each leaves a
+  // mark in the first segment of every rank, by a copy as pushes are, then finds all in its own.
+  // The context is current. Throw tide::Error.
+  void mark_peers() {
+    for (int q = 0; q < size(); ++q) {
+      const uint64_t mark = mark_of(rank(), q);
+      const CUdeviceptr place = segments_.reach(q, {1, rank() * sizeof mark, sizeof mark});
+      copy_now(place, reinterpret_cast<CUdeviceptr>(&mark), sizeof mark,
+               "write to the memory of " + lookout_.name(q));
+    }
+  }
+  void find_marks() {
+    std::vector<uint64_t> marks(size());
+    copy_now(reinterpret_cast<CUdeviceptr>(marks.data()), segments_.address(1),
+             marks.size() * sizeof(uint64_t), "read landing memory");
+    for (int q = 0; q < size(); ++q) {
+      if (marks[q] == mark_of(q, rank())) continue;
+      throw Error("what " + lookout_.name(q) + " wrote to this GPU did not arrive",
+                  "peer access between the GPUs does not work here (IOMMU or ACS?)");
+    }
+  }
 
   int rank() const { return lookout_.rank(); }
   int size() const { return lookout_.size(); }
@@ -51,14 +79,21 @@ class Core : public std::enable_shared_from_this<Core> {
   }
 
   Slot acquire(uint64_t bytes) {
-    const Current current(*context_);
-    const std::lock_guard order(order_);
     if (const std::string error = flight_.error(); !error.empty()) {
       throw Error("no landing slot: " + error);
     }
     if (auto slot = take(bytes)) return *slot;
-    grow(bytes);
-    return *take(bytes);
+    const Current current(*context_);
+    for (;;) {  // another thread may take what this one makes
+      try {
+        grow(bytes);
+      } catch (const Error& error) {
+        // The peers will wait for an exchange that this rank cannot take part in.
+        flight_.fail("growth of the landing memory", lookout_.local(error.what()));
+        throw Error("no landing slot: " + flight_.error());
+      }
+      if (auto slot = take(bytes)) return *slot;
+    }
   }
 
   void release(const Slot& slot) {
@@ -101,8 +136,7 @@ class Core : public std::enable_shared_from_this<Core> {
       const std::lock_guard lock(heap_mutex_);
       const auto found = used_.find({slot.segment, slot.offset});
       if (found == used_.end() || found->second.place.bytes != slot.bytes ||
-          reinterpret_cast<uint64_t>(slot.data) !=
-              segments_.address(rank(), slot.segment) + slot.offset) {
+          reinterpret_cast<uint64_t>(slot.data) != segments_.address(slot.segment) + slot.offset) {
         throw Error(exchange.what +
                     " cannot start: its landing slot is not one that this team gave out");
       }
@@ -114,6 +148,7 @@ class Core : public std::enable_shared_from_this<Core> {
     job->code = code_of(job->sequence, job->landing);
     flight_.begin(job);  // throws before anything is enqueued
     ++started_;
+    flight_.await_peers(*job);
     std::shared_ptr<Job>& former = ring_[job->sequence % kRing];
     try {
       engine_.enqueue(*job, exchange, stream, fences, former ? former->end : nullptr);
@@ -197,20 +232,36 @@ class Core : public std::enable_shared_from_this<Core> {
 
   std::vector<Board> trade_boards() {
     const host::SharedMemory own = Board::create(size());
-    std::vector<host::Descriptor> descriptors;
-    try {
-      descriptors = trade(lookout_, kBoardMessage, own.mapping->bytes(), own.fd, options_.timeout);
-    } catch (const Trouble& trouble) {
-      throw Error(trouble.reason);
+    uint64_t bytes = own.mapping->bytes();
+    const std::span message(&bytes, 1);
+    for (int q = 0; q < size(); ++q) {
+      if (q == rank() || lookout_.peer(q).socket.send(std::as_bytes(message), own.fd.get()))
+        continue;
+      throw Error("cannot hand memory to " + lookout_.name(q) + ": " + std::strerror(errno));
     }
     std::vector<Board> boards;
     for (int q = 0; q < size(); ++q) {
-      boards.emplace_back(
-          context_,
-          q == rank() ? own.mapping : host::map_memory(descriptors[q].get(), own.mapping->bytes()),
-          size());
+      if (q == rank()) {
+        boards.emplace_back(context_, own.mapping, size());
+        continue;
+      }
+      const auto fd = lookout_.peer(q).socket.receive(std::as_writable_bytes(message),
+                                                      Clock::now() + options_.timeout);
+      if (!fd) throw Error("no memory came from " + lookout_.name(q));
+      boards.emplace_back(context_, host::map_memory(fd->get(), own.mapping->bytes()), size());
     }
     return boards;
+  }
+
+  // What rank `from` leaves at rank `to`: not what memory happens to hold.
+  static uint64_t mark_of(int from, int to) {
+    return code_of(1, {static_cast<uint32_t>(from), static_cast<uint64_t>(to), 0});
+  }
+
+  void copy_now(CUdeviceptr to, CUdeviceptr from, uint64_t bytes, const std::string& what) {
+    const Stream stream(context_);
+    check(driver().cuMemcpyAsync(to, from, bytes, stream.get()), what);
+    check(driver().cuStreamSynchronize(stream.get()), what);
   }
 
   std::optional<Slot> take(uint64_t bytes) {
@@ -219,24 +270,14 @@ class Core : public std::enable_shared_from_this<Core> {
     if (!grant) return std::nullopt;
     const Place& place = grant->place;
     used_[{place.segment, place.offset}] = {place, std::move(grant->fences)};
-    return Slot{
-        reinterpret_cast<std::byte*>(segments_.address(rank(), place.segment) + place.offset),
-        place.bytes, place.segment, place.offset};
+    return Slot{reinterpret_cast<std::byte*>(segments_.address(place.segment) + place.offset),
+                place.bytes, place.segment, place.offset};
   }
 
   void grow(uint64_t bytes) {
-    const std::string what = "growth of the landing memory";
-    try {
-      const uint32_t segment = segments_.grow(bytes, options_.timeout);
-      const std::lock_guard lock(heap_mutex_);
-      heap_.add(segment, segments_.bytes(segment));
-      return;
-    } catch (const Trouble& trouble) {
-      flight_.fail(what, trouble);
-    } catch (const Error& error) {
-      flight_.fail(what, lookout_.local(error.what()));
-    }
-    throw Error("no landing slot: " + flight_.error());
+    const uint32_t segment = segments_.add(bytes);
+    const std::lock_guard lock(heap_mutex_);
+    heap_.add(segment, segments_.bytes(segment));
   }
 
   static void refuse_capture(CUstream stream, const std::string& what) {
@@ -251,7 +292,7 @@ class Core : public std::enable_shared_from_this<Core> {
   const CudaTeamOptions options_;
   const Lookout lookout_;
   Flight flight_;
-  std::mutex order_;  // exchanges and growths are in the same order on all ranks
+  std::mutex order_;  // exchanges are enqueued in the order in which they are published
   Segments segments_;
   Engine engine_;
   uint64_t started_ = 0;
@@ -381,6 +422,16 @@ std::unique_ptr<Team> make_cuda_team(int rank, int size, Rendezvous& rendezvous,
   const auto core = cuda::together(rendezvous, names, [&] {
     const cuda::Current current(*context);
     return std::make_shared<cuda::Core>(context, rank, std::move(peers), std::move(options));
+  });
+  cuda::together(rendezvous, names, [&] {
+    const cuda::Current current(*context);
+    core->mark_peers();
+    return true;
+  });
+  cuda::together(rendezvous, names, [&] {
+    const cuda::Current current(*context);
+    core->find_marks();
+    return true;
   });
   return std::make_unique<cuda::CudaTeam>(core);
 }

@@ -4,12 +4,13 @@
 //
 // In addition to what device.h asks:
 // - each rank is a process of its own, and its GPU may be shared with other ranks;
-// - all ranks acquire and release slots and start exchanges in the same order, with slots of equal
-//   size: they choose the same place without talking. Ranks that do not fail with an error that
-//   names both places;
-// - start() enqueues; the exchange begins behind what the current stream holds, and a stream sees
-//   its result when Pending::wait() has been called with that stream current. No stream may be
-//   capturing;
+// - all ranks start exchanges in the same order, with slots of equal size; ranks that do not fail
+//   with an error that names both sizes. Each rank acquires and releases slots when it likes;
+// - start() waits until the host threads of all ranks have started the same exchange, since each
+//   says where it lands there, but never for a GPU; a rank's host thread cannot run further ahead
+//   of the others than that. Then it enqueues; the exchange begins behind what the current stream
+//   holds, and a stream sees its result when Pending::wait() has been called with that stream
+//   current. No stream may be capturing;
 // - Exchange::keep is dropped with the Pending once wait() has been called: what it owns must then
 //   be safe in the order of the stream that waited. Without a wait() it is kept until the exchange
 //   has ended.
@@ -33,12 +34,16 @@ struct CudaTeamOptions {
   int ordinal = 0;                 // of this rank's GPU, as this process numbers them
   // The current stream of the calling thread; the default stream when this is empty.
   std::function<CUstream_st*()> current_stream;
+  // Asks the job's allocator to give GPU memory back that it does not use, when there is none for
+  // a new landing slot; may be empty.
+  std::function<void()> make_room;
   int sum_blocks = 16;                        // thread blocks that add
   std::chrono::microseconds max_launch{400};  // how long one launch of them may live
 };
 
 // Collective over the ranks of the team. Throws tide::Error on all ranks alike when one has no
-// driver or no fitting GPU, or when they cannot reach each other's memory.
+// driver or no fitting GPU, or when they cannot reach each other's memory, which is tried with a
+// few bytes.
 std::unique_ptr<Team> make_cuda_team(int rank, int size, Rendezvous& rendezvous,
                                      CudaTeamOptions options = {});
 
