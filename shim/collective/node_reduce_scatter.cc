@@ -57,6 +57,8 @@ class Reduction {
         landings_{{ranks.team(), places_.landing}, {ranks.team(), places_.landing}},
         blocks_(ranks.team(), places_.blocks),
         rail_slot_(ranks.team(), places_.rail),
+        reached_(ranks.stage() != nullptr ? ranks.stage()->host(places_.rail)
+                                          : std::span(rail_slot_->data, rail_slot_->bytes)),
         sends_(layout::level_two_sends(grid_, ranks.node(), ranks.local_rank())) {
     if (places_.total > 0) total_.emplace(ranks.team(), places_.total);
     for (int k = 0; k < grid_.local_ranks; ++k) reads_.push_back(layout::final_reads(grid_, k));
@@ -75,10 +77,18 @@ class Reduction {
     hand_over(grid_.nodes - 1, *summing);
     for (int batch = std::max(0, grid_.batches - 2); batch < grid_.batches; ++batch) add(batch);
     for (const uint64_t exchange : exchanges_) ranks_.rail().wait(exchange);
+    if (ranks_.stage() != nullptr) ranks_.stage()->finish();
   }
 
  private:
   std::byte* at_rail(uint64_t offset) const { return rail_slot_->data + offset; }
+  // `bytes` bytes from `offset` on, of what the rail reads and writes.
+  tide_rail_memory reached(uint64_t offset, uint64_t bytes) const {
+    tide_rail_memory memory = ranks_.rail().memory(reached_.data(), reached_.size());
+    memory.offset += offset;
+    memory.bytes = bytes;
+    return memory;
+  }
   int last_of(int batch) const {
     return std::min((batch + 1) * grid_.local_ranks, grid_.nodes) - 1;
   }
@@ -87,9 +97,7 @@ class Reduction {
   void open(int batch) {
     if (batch >= 2) add(batch - 2);
     Rail& rail = ranks_.rail();
-    tide_rail_memory set = rail.memory(rail_slot_->data, rail_slot_->bytes);
-    set.offset += places_.set_at(batch % grid_.sets);
-    set.bytes = places_.set;
+    const tide_rail_memory set = reached(places_.set_at(batch % grid_.sets), places_.set);
     exchanges_.push_back(rail.begin(&set, call_.what, call_.timeout));
     for (int c = std::max(1, batch * grid_.local_ranks); c <= last_of(batch); ++c) {
       rail.expect(exchanges_.back(), grid_.source(ranks_.node(), c), c);
@@ -143,9 +151,12 @@ class Reduction {
     Rail& rail = ranks_.rail();
     if (c > 0) {
       const layout::LevelTwoSend& send = sends_[c];
-      tide_rail_memory partial = rail.memory(rail_slot_->data, rail_slot_->bytes);
-      partial.offset += places_.partial_at(c);
-      partial.bytes = places_.partial;
+      const uint64_t at = places_.partial_at(c);
+      if (device::Stage* const stage = ranks_.stage()) {
+        stage->copy(reached_.data() + at, at_rail(at), send.elements * kFloat);
+        stage->finish();
+      }
+      const tide_rail_memory partial = reached(at, places_.partial);
       const tide_rail_range range{
           .local = 0, .remote = send.offset * kFloat, .bytes = send.elements * kFloat, .after = -1};
       rail.send(exchange, send.destination, c, partial, {&range, 1});
@@ -163,6 +174,16 @@ class Reduction {
     const int first = batch * grid_.local_ranks;
     for (int c = std::max(1, first); c <= last_of(batch); ++c) {
       ranks_.rail().wait_landed(exchanges_[batch], grid_.source(ranks_.node(), c), c);
+    }
+    if (device::Stage* const stage = ranks_.stage()) {
+      for (const auto& reads : reads_) {
+        for (const layout::FinalRead& read : reads) {
+          // Partials of c = 0 were added up in place.
+          if (read.batch != batch || read.from != ranks_.local_rank() || read.c == 0) continue;
+          const uint64_t at = places_.set_at(read.set) + read.offset * kFloat;
+          stage->copy(at_rail(at), reached_.data() + at, read.count * kFloat);
+        }
+      }
     }
     device::Exchange exchange;
     exchange.what = call_.what;
@@ -202,7 +223,8 @@ class Reduction {
   const Places places_;
   const ScopedSlot landings_[2];
   const ScopedSlot blocks_;
-  const ScopedSlot rail_slot_;  // two partials, then the receive sets
+  const ScopedSlot rail_slot_;          // two partials, then the receive sets
+  const std::span<std::byte> reached_;  // the same memory, or its mirror, as the rail reaches it
   std::optional<ScopedSlot> total_;
   const std::vector<layout::LevelTwoSend> sends_;      // by c
   std::vector<std::vector<layout::FinalRead>> reads_;  // by local rank

@@ -19,6 +19,29 @@ struct Task : device::Completion {
   std::string what;
   std::chrono::milliseconds timeout{0};
   std::function<void(const Call&)> body;
+  std::shared_ptr<void> mark;  // of the stage, if there is one
+  uint64_t number = 0;         // 1, 2, ...
+};
+
+// What a caller on a GPU holds: its streams wait, its threads do not.
+class StagedPending : public device::Pending {
+ public:
+  StagedPending(std::shared_ptr<device::Pending> inner, device::Stage& stage, uint64_t number)
+      : inner_(std::move(inner)), stage_(stage), number_(number) {}
+  void wait() override {
+    if (inner_->done()) {
+      inner_->wait();  // throws what went wrong
+    } else {
+      stage_.await(number_);
+    }
+  }
+  bool done() const override { return inner_->done(); }
+  std::string error() const override { return inner_->error(); }
+
+ private:
+  const std::shared_ptr<device::Pending> inner_;
+  device::Stage& stage_;
+  const uint64_t number_;
 };
 
 }  // namespace
@@ -42,7 +65,8 @@ void Fate::fail(const std::string& reason) {
 }
 
 struct NodeTeam::State {
-  State(device::Team& team, Rail& rail, Fate& fate) : team(team), rail(rail), fate(fate) {
+  State(device::Team& team, device::Stage* stage, Rail& rail, Fate& fate)
+      : team(team), stage(stage), rail(rail), fate(fate) {
     // Signals are the job's: its handlers must not run on this thread.
     sigset_t all, before;
     sigfillset(&all);
@@ -89,6 +113,7 @@ struct NodeTeam::State {
       }
       queue.pop_front();
       completions->finish(*task, failure.empty() ? "" : task->what + " failed: " + failure);
+      if (stage != nullptr) stage->complete(task->number);
     }
   }
 
@@ -96,6 +121,7 @@ struct NodeTeam::State {
   std::string outcome(const Task& task) {
     std::string failure;
     try {
+      if (stage != nullptr) stage->enter(task.mark);
       // What is kept is let go with the task, by a caller: this is not the last reference.
       task.body({.what = task.what, .timeout = task.timeout, .keep = task.keep});
       return {};
@@ -112,12 +138,14 @@ struct NodeTeam::State {
   }
 
   device::Team& team;
+  device::Stage* const stage;
   Rail& rail;
   Fate& fate;
   const std::shared_ptr<device::Completions> completions = std::make_shared<device::Completions>();
   std::condition_variable queued;
   // Guarded by completions->mutex.
   std::deque<std::shared_ptr<Task>> queue;
+  uint64_t tasks = 0;  // ever queued
   bool closing = false;
   std::string reason;
   std::string error;  // "all-gather of layers.3 failed: " + reason
@@ -128,6 +156,7 @@ struct NodeTeam::State {
 NodeTeam::NodeTeam(std::shared_ptr<device::Team> team, std::unique_ptr<Rail> rail, int node,
                    int nodes, std::chrono::milliseconds timeout, std::shared_ptr<Fate> fate)
     : team_(std::move(team)),
+      stage_(team_->stage()),
       rail_(std::move(rail)),
       node_(node),
       nodes_(nodes),
@@ -135,7 +164,7 @@ NodeTeam::NodeTeam(std::shared_ptr<device::Team> team, std::unique_ptr<Rail> rai
       fate_(std::move(fate)) {
   fate_->join({.team = team_.get(), .rail = rail_.get()});
   try {
-    state_ = std::make_unique<State>(*team_, *rail_, *fate_);
+    state_ = std::make_unique<State>(*team_, stage_.get(), *rail_, *fate_);
   } catch (const std::exception&) {
     fate_->leave(*rail_);
     throw;
@@ -165,12 +194,17 @@ std::shared_ptr<device::Pending> NodeTeam::run(Call call, std::function<void(con
   task->timeout = call.timeout.count() > 0 ? call.timeout : timeout_;
   task->body = std::move(body);
   task->keep = std::move(call.keep);
+  if (stage_) task->mark = stage_->mark();
   auto pending = device::pending_of(state_->completions, task, kOwner);
   {
     const std::lock_guard lock(state_->completions->mutex);
     if (state_->closing)
       throw Error(task->what + " cannot start: " + kOwner + " were closed: the process is ending");
     if (!state_->error.empty()) throw Error(task->what + " cannot start: " + state_->error);
+    task->number = ++state_->tasks;
+    if (stage_) {
+      pending = std::make_shared<StagedPending>(std::move(pending), *stage_, task->number);
+    }
     state_->queue.push_back(std::move(task));
   }
   state_->queued.notify_all();

@@ -55,11 +55,14 @@ class NodeTeam {
   device::Team& team() const { return *team_; }
   const std::shared_ptr<device::Team>& shared_team() const { return team_; }
   Rail& rail() const { return *rail_; }
+  // Null where the rail reaches the team's memory by itself.
+  device::Stage* stage() const { return stage_.get(); }
 
   // Queues a collective: `body` runs on the thread of this NodeTeam, behind those before it, and
   // throws when it cannot be done; then the team and the rail are given up, here and at the peers.
-  // It gets the call, with a timeout; call.keep is dropped as device::Exchange says. Throws
-  // tide::Error after a failure.
+  // It gets the call, with a timeout; call.keep is dropped as device::Exchange says. With a stage
+  // the body is in the order of its stream, and Pending::wait() makes the current stream wait.
+  // Throws tide::Error after a failure.
   std::shared_ptr<device::Pending> run(Call call, std::function<void(const Call&)> body);
 
   // Takes leave of the other nodes. What is queued fails, run() throws from here on, and rail() is
@@ -73,6 +76,7 @@ class NodeTeam {
   struct State;
 
   const std::shared_ptr<device::Team> team_;
+  const std::unique_ptr<device::Stage> stage_;
   std::unique_ptr<Rail> rail_;  // null once closed
   const int node_;
   const int nodes_;

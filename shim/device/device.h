@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "shim/device/stage.h"
+
 namespace tide::device {
 
 enum class DType : uint8_t { kFloat32, kBFloat16, kFloat16 };
@@ -53,8 +55,7 @@ struct Sum {
   uint64_t place_bytes = 0;
   float factor = 1.0f;
   // Negative: the sources are the team's ranks, as SumRun says. Otherwise the runs of this sum add
-  // `own`, where it is not null, and then places 0, 1, ..., sources - 1, whoever wrote them. Host
-  // only.
+  // `own`, where it is not null, and then places 0, 1, ..., sources - 1, whoever wrote them.
   int sources = -1;
   std::vector<SumRun> runs;
   std::vector<std::pair<uint64_t, uint64_t>> zeros;  // (first element, count) of the padding
@@ -116,6 +117,9 @@ class Team {
   // Fails the team here, with `reason` as its error, and at its peers, which are told that this
   // rank could not go on: for what goes wrong beside the team. Nothing happens to a failed team.
   virtual void abort(const std::string& reason) noexcept = 0;
+  // Null where slots and tensors are host memory, which rails reach by themselves. Does not outlive
+  // the team. Throws tide::Error.
+  virtual std::unique_ptr<Stage> stage() { return nullptr; }
 };
 
 // How the ranks of a team find each other: each gives a short text and gets those of all, in rank

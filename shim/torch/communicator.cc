@@ -257,9 +257,6 @@ void join_ranks(Communicator& made, const Joining& join, int rank) {
     made.team = join_team(join, decision, rank, "team");
     return;
   }
-  if (!join.device.is_cpu())
-    throw Error("the ranks are on " + std::to_string(decision.nodes) +
-                " nodes, and rails carry host memory only");
   std::shared_ptr<device::Team> reducers;
   std::string trouble;
   try {

@@ -47,6 +47,7 @@ namespace tide::device::cuda {
   X(cuStreamCreateWithPriority)     \
   X(cuStreamDestroy)                \
   X(cuStreamIsCapturing)            \
+  X(cuStreamQuery)                  \
   X(cuStreamSynchronize)            \
   X(cuStreamWaitEvent)
 

@@ -13,6 +13,19 @@ namespace {
 constexpr int kRankVariants[] = {0, 2, 4, 8};  // 0: any number
 constexpr const char* kNames[] = {"Float32", "BFloat16", "Float16"};
 
+// To the kernel the sources are `ranks` ranks, of which number `rank` reads its own memory.
+struct Sources {
+  int rank;
+  int ranks;
+};
+
+Sources sources_of(const Sum& sum, int rank, int ranks) {
+  if (sum.sources < 0) return {rank, ranks};
+  const bool own =
+      std::ranges::any_of(sum.runs, [](const SumRun& run) { return run.own != nullptr; });
+  return {0, sum.sources + (own ? 1 : 0)};
+}
+
 int variant_of(int ranks) {
   for (int v = 1; v < 4; ++v) {
     if (kRankVariants[v] == ranks) return v;
@@ -24,8 +37,9 @@ int variant_of(int ranks) {
 
 std::vector<SumLaunch> plan_sum(const Sum& sum, int rank, int ranks, uint64_t landing,
                                 const SumSettings& settings) {
+  const auto [own_rank, sources] = sources_of(sum, rank, ranks);
   const int in = static_cast<int>(size_of(sum.in));
-  const uint64_t element_traffic = ranks * size_of(sum.in) + size_of(sum.out);
+  const uint64_t element_traffic = sources * size_of(sum.in) + size_of(sum.out);
   const double seconds = std::chrono::duration<double>(settings.longest).count();
   const double rate = std::min(kBlockRate * settings.blocks, kMemoryRate);
   const uint64_t tile = uint64_t{kSumThreads} * sum_vector(in) * kSumUnroll;
@@ -42,8 +56,8 @@ std::vector<SumLaunch> plan_sum(const Sum& sum, int rank, int ranks, uint64_t la
         next.output = reinterpret_cast<uint64_t>(sum.output);
         next.place_bytes = sum.place_bytes;
         next.factor = sum.factor;
-        next.rank = rank;
-        next.ranks = ranks;
+        next.rank = own_rank;
+        next.ranks = sources;
         launches.push_back(next);
         room = most;
       }
@@ -54,7 +68,8 @@ std::vector<SumLaunch> plan_sum(const Sum& sum, int rank, int ranks, uint64_t la
       if (part < count) part = std::min<uint64_t>(count, (part + 15) / 16 * 16);
       part = std::min<uint64_t>(part, uint64_t{1} << 30);
       SumPiece piece{out, own, from, static_cast<uint32_t>(part), launch.tiles};
-      launch.tiles += static_cast<uint32_t>((part + sum_shift(piece, ranks, in) + tile - 1) / tile);
+      launch.tiles +=
+          static_cast<uint32_t>((part + sum_shift(piece, sources, in) + tile - 1) / tile);
       launch.piece[launch.pieces++] = piece;
       room -= std::min(room, part);
       count -= part;
@@ -64,7 +79,11 @@ std::vector<SumLaunch> plan_sum(const Sum& sum, int rank, int ranks, uint64_t la
     }
   };
   for (const SumRun& run : sum.runs) {
-    add(run.out, reinterpret_cast<uint64_t>(run.own), landing + run.landing, run.count);
+    auto own = reinterpret_cast<uint64_t>(run.own);
+    uint64_t from = landing + run.landing;
+    if (sum.sources >= 0 && own == 0) own = from;  // place 0 is the first source
+    if (sum.sources >= 0 && run.own != nullptr) from -= sum.place_bytes;  // place 0 is the second
+    add(run.out, own, from, run.count);
   }
   for (const auto& [first, count] : sum.zeros) add(first, 0, 0, count);
   return launches;
@@ -98,8 +117,9 @@ SumKernels::~SumKernels() {
 
 void SumKernels::enqueue(const Sum& sum, int rank, int ranks, uint64_t landing,
                          const SumSettings& settings, CUstream stream) const {
+  const int sources = sources_of(sum, rank, ranks).ranks;
   CUfunction kernel =
-      kernels_[static_cast<int>(sum.in)][static_cast<int>(sum.out)][variant_of(ranks)];
+      kernels_[static_cast<int>(sum.in)][static_cast<int>(sum.out)][variant_of(sources)];
   for (const SumLaunch& part : plan_sum(sum, rank, ranks, landing, settings)) {
     launch(kernel, part, std::min<int>(settings.blocks, static_cast<int>(part.tiles)), stream);
   }

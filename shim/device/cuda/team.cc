@@ -15,6 +15,7 @@
 #include "shim/device/cuda/flight.h"
 #include "shim/device/cuda/segments.h"
 #include "shim/device/cuda/slot_heap.h"
+#include "shim/device/cuda/stage.h"
 #include "shim/device/cuda/validate.h"
 #include "shim/device/host/bootstrap.h"
 #include "shim/device/host/fork.h"
@@ -75,6 +76,7 @@ class Core : public std::enable_shared_from_this<Core> {
   const Context& context() const { return *context_; }
   Flight& flight() { return flight_; }
   CUstream current_stream() const {
+    if (entered_stream() != nullptr) return entered_stream();
     return options_.current_stream ? options_.current_stream() : nullptr;
   }
 
@@ -208,6 +210,10 @@ class Core : public std::enable_shared_from_this<Core> {
     stats.bytes_pushed = engine_.bytes_pushed();
     stats.exchanges = flight_.completed();
     return stats;
+  }
+
+  std::unique_ptr<Stage> stage() {
+    return make_stage(context_, [core = shared_from_this()] { return core->current_stream(); });
   }
 
   // Waits for what is in flight and for the last readers of the slots. When something hangs on the
@@ -362,6 +368,7 @@ class CudaTeam : public Team {
     core_->sweep();
     return std::make_shared<CudaPending>(core_, core_->start(std::move(exchange)));
   }
+  std::unique_ptr<Stage> stage() override { return core_->stage(); }
   TeamStats stats() const override { return forked() ? TeamStats{} : core_->stats(); }
   std::string error() const override {
     return forked() ? "the process was forked" : core_->flight().error();

@@ -34,17 +34,19 @@ void validate(const Exchange& exchange, int rank, int size) {
 
   const Sum& sum = exchange.sum;
   check(sum.out != DType::kFloat16, exchange, "a sum gives fp32 or bf16, not fp16");
-  check(sum.sources < 0, exchange, "a sum over places that are not ranks'");
   check(aligned(sum.output, sum.out), exchange, "the output of a sum is not aligned");
-  const auto places = static_cast<uint64_t>(size) - (rank == size - 1 ? 2 : 1);  // last one read
+  const bool of_ranks = sum.sources < 0;
+  check(sum.sources != 0, exchange, "a sum of nothing");
+  const auto sources = static_cast<uint64_t>(of_ranks ? size : sum.sources);
+  const uint64_t places = sources - (of_ranks && rank == size - 1 ? 2 : 1);  // last one read
   for (const SumRun& run : sum.runs) {
     if (run.count == 0) continue;
     check(sum.output != nullptr, exchange, "a sum without an output");
-    check(run.own != nullptr, exchange, "a sum without this rank's own source");
+    check(run.own != nullptr || !of_ranks, exchange, "a sum without this rank's own source");
     check(aligned(run.own, sum.in) && run.landing % size_of(sum.in) == 0 &&
               sum.place_bytes % size_of(sum.in) == 0,
           exchange, "a source of a sum is not aligned");
-    if (size == 1) continue;
+    if (of_ranks && size == 1) continue;
     check(run.count <= landing / size_of(sum.in) && sum.place_bytes <= landing &&
               (places == 0 || sum.place_bytes <= landing / places) &&
               fits(places * sum.place_bytes, run.landing, landing) &&

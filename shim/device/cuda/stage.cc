@@ -1,0 +1,123 @@
+#include "shim/device/cuda/stage.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shim/device/cuda/driver.h"
+#include "shim/device/cuda/memory.h"
+
+namespace tide::device::cuda {
+namespace {
+
+thread_local CUstream entered = nullptr;
+
+// A stream is looked at this often while the carrier waits for it: fast at first.
+constexpr int kEagerLooks = 2000;
+constexpr std::chrono::microseconds kPause{20};
+
+class CudaStage : public Stage {
+ public:
+  CudaStage(std::shared_ptr<Context> context, std::function<CUstream()> current_stream)
+      : context_(context),
+        current_stream_(std::move(current_stream)),
+        events_(std::make_shared<EventPool>(context)),
+        stream_(context),
+        word_memory_(host::create_memory(sizeof(std::atomic<uint64_t>)).mapping),
+        word_(context, word_memory_) {}
+
+  // A stream may not have looked at the word since complete().
+  ~CudaStage() override {
+    const Current current(*context_);
+    driver().cuCtxSynchronize();
+  }
+
+  std::span<std::byte> host(uint64_t bytes) override {
+    const Current current(*context_);
+    if (mirrors_.empty() || mirrors_.back().memory->bytes() < bytes) {
+      // Doubling keeps the sum of what is left over below what is in use.
+      if (!mirrors_.empty()) bytes = std::max(bytes, 2 * mirrors_.back().memory->bytes());
+      std::shared_ptr<host::Mapping> memory = host::create_memory(bytes).mapping;
+      mirrors_.push_back({memory, PinnedMapping(context_, memory)});
+    }
+    return {mirrors_.back().memory->data(), mirrors_.back().memory->bytes()};
+  }
+
+  std::shared_ptr<void> mark() override {
+    const Current current(*context_);
+    return events_->record(current_stream_());
+  }
+
+  void enter(const std::shared_ptr<void>& mark) override {
+    const Current current(*context_);
+    entered = stream_.get();
+    check(driver().cuStreamWaitEvent(stream_.get(), static_cast<CUevent>(mark.get()), /*flags=*/0),
+          "wait for the caller");
+  }
+
+  void copy(void* to, const void* from, uint64_t bytes) override {
+    const Current current(*context_);
+    check(driver().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
+                                 reinterpret_cast<CUdeviceptr>(from), bytes, stream_.get()),
+          "copy between a GPU and host memory");
+  }
+
+  // Not cuStreamSynchronize: it would keep a core busy for as long as a GPU computes.
+  void finish() override {
+    const Current current(*context_);
+    for (int looks = 0;; ++looks) {
+      const CUresult result = driver().cuStreamQuery(stream_.get());
+      if (result == CUDA_SUCCESS) return;
+      if (result != CUDA_ERROR_NOT_READY) check(result, "wait for copies of a GPU");
+      if (looks >= kEagerLooks) std::this_thread::sleep_for(kPause);
+    }
+  }
+
+  void complete(uint64_t count) noexcept override {
+    word().store(count, std::memory_order_release);
+  }
+
+  void await(uint64_t count) override {
+    const Current current(*context_);
+    CUstreamBatchMemOpParams operation{};
+    operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+    operation.waitValue.address = word_.address();
+    operation.waitValue.value64 = count;
+    operation.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    check(driver().cuStreamBatchMemOp(current_stream_(), 1, &operation, /*flags=*/0),
+          "enqueue a wait");
+  }
+
+ private:
+  struct Mirror {
+    std::shared_ptr<host::Mapping> memory;
+    PinnedMapping pinned;
+  };
+
+  std::atomic<uint64_t>& word() const {
+    return *reinterpret_cast<std::atomic<uint64_t>*>(word_memory_->data());
+  }
+
+  const std::shared_ptr<Context> context_;
+  const std::function<CUstream()> current_stream_;
+  const std::shared_ptr<EventPool> events_;
+  const Stream stream_;
+  const std::shared_ptr<host::Mapping> word_memory_;
+  const PinnedMapping word_;
+  std::vector<Mirror> mirrors_;
+};
+
+}  // namespace
+
+CUstream entered_stream() { return entered; }
+
+std::unique_ptr<Stage> make_stage(std::shared_ptr<Context> context,
+                                  std::function<CUstream()> current_stream) {
+  const Current current(*context);
+  return std::make_unique<CudaStage>(std::move(context), std::move(current_stream));
+}
+
+}  // namespace tide::device::cuda
