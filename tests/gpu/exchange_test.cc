@@ -237,6 +237,61 @@ TEST(Streams, AsynchronousCallsDoNotHoldTheCallersStreamUp) {
   EXPECT_EQ(results, all_good(size));
 }
 
+// Callers' streams may wait for what a thread of ours must first enqueue
+// (shim/device/cuda/stage.h): however many of them wait, and on however few hardware channels,
+// copies on a stream of the highest priority are made.
+void run_beside_waiting_streams(int connections) {
+  const auto results = run_processes(
+      1,
+      [&](int rank, Board&) -> std::string {
+        if (connections > 0) {
+          setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(connections).c_str(), 1);
+        }
+        take_gpu(rank);
+        int least = 0, greatest = 0;
+        good(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+        uint64_t* word = nullptr;
+        good(cudaHostAlloc(reinterpret_cast<void**>(&word), sizeof *word, cudaHostAllocMapped));
+        *word = 0;
+        GpuMemory from(1 << 20), to(1 << 20);
+        good(cudaDeviceSynchronize());
+        std::vector<cudaStream_t> waiting;
+        for (int priority = least; priority > greatest; --priority) {
+          for (int i = 0; i < 40; ++i) {
+            waiting.emplace_back();
+            good(cudaStreamCreateWithPriority(&waiting.back(), cudaStreamNonBlocking, priority));
+            wait_for_word(word, 1, waiting.back());
+          }
+        }
+        std::string result;
+        for (int i = 0; i < 8 && result.empty(); ++i) {
+          cudaStream_t ours = nullptr;
+          good(cudaStreamCreateWithPriority(&ours, cudaStreamNonBlocking, greatest));
+          good(cudaMemcpyAsync(to.as(), from.as(), to.bytes(), cudaMemcpyDeviceToDevice, ours));
+          delay(10, ours);
+          const auto begin = std::chrono::steady_clock::now();
+          while (cudaStreamQuery(ours) == cudaErrorNotReady && result.empty()) {
+            if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(5)) {
+              result = "stream " + std::to_string(i) + " waits behind streams of lower priority";
+            }
+          }
+        }
+        for (cudaStream_t stream : waiting) {
+          if (cudaStreamQuery(stream) != cudaErrorNotReady) result += "a stream does not wait";
+        }
+        *static_cast<volatile uint64_t*>(word) = 1;
+        good(cudaDeviceSynchronize());
+        return result;
+      },
+      [](const std::vector<pid_t>&, Board&) {});
+  EXPECT_EQ(results, all_good(1));
+}
+
+TEST(Streams, OfTheHighestPriorityRunBesideWaitingOnes) { run_beside_waiting_streams(0); }
+TEST(Streams, OfTheHighestPriorityRunBesideWaitingOnesOnOneChannel) {
+  run_beside_waiting_streams(1);
+}
+
 TEST(Streams, ACaptureIsRefused) {
   const auto results = run_gpu_ranks(1, [](int rank, Board& board) -> std::string {
     GpuStream stream;

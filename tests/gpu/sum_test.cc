@@ -39,7 +39,11 @@ float widen(DType type, const std::byte* at) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
+// What is added: what the ranks have, or places whoever wrote them, or own memory and then places.
+enum class Of { kRanks, kPlaces, kOwnAndPlaces };
+
 struct Tested {
+  Of of;
   DType in, out;
   int rank, ranks;
   uint64_t place_bytes;
@@ -63,6 +67,7 @@ std::string difference(const Tested& t, const SumKernels& kernels, Random& rando
   sum.output = gpu_output.as();
   sum.place_bytes = t.place_bytes;
   sum.factor = t.factor;
+  if (t.of != Of::kRanks) sum.sources = t.ranks;
   uint64_t at = random.below(5);
   while (at < elements && sum.runs.size() < 130) {
     const uint64_t count = std::min<uint64_t>(
@@ -76,10 +81,13 @@ std::string difference(const Tested& t, const SumKernels& kernels, Random& rando
       sum.zeros.push_back({at, count});
       std::memset(&expected[at * out], 0, count * out);
     } else {
-      sum.runs.push_back({at, count, gpu_own.as() + own_at, at * in});
+      sum.runs.push_back(
+          {at, count, t.of == Of::kPlaces ? nullptr : gpu_own.as() + own_at, at * in});
       std::vector<const std::byte*> sources;
+      if (t.of == Of::kOwnAndPlaces) sources.push_back(&own[own_at]);
       for (int q = 0; q < t.ranks; ++q) {
-        sources.push_back(q == t.rank ? &own[own_at] : &landing[q * t.place_bytes + at * in]);
+        const bool is_own = t.of == Of::kRanks && q == t.rank;
+        sources.push_back(is_own ? &own[own_at] : &landing[q * t.place_bytes + at * in]);
       }
       device::host::sum(t.in, sources, t.out, t.factor, count, &expected[at * out]);
     }
@@ -113,14 +121,15 @@ TEST(CudaSum, EqualsTheHostBitByBit) {
     for (DType in : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       for (DType out : {DType::kFloat32, DType::kBFloat16}) {
         for (int ranks : {1, 2, 3, 4, 5, 8, 16}) {
-          for (int turn = 0; turn < 4; ++turn) {
+          for (int turn = 0; turn < 6; ++turn) {
+            const Of of = turn < 4 ? Of::kRanks : turn == 4 ? Of::kPlaces : Of::kOwnAndPlaces;
             const int rank = static_cast<int>(random.below(ranks));
-            // Usual places are aligned; the last turn's are not.
+            // Usual places are aligned; one turn's are not.
             const uint64_t place =
-                turn < 3 ? 200'192 * size_of(in) : (200'000 + random.below(7)) * size_of(in);
+                turn != 3 ? 200'192 * size_of(in) : (200'000 + random.below(7)) * size_of(in);
             const float factor = turn == 0 ? 1.0f : 0.3f;
             const std::string wrong =
-                difference({in, out, rank, ranks, place, factor}, kernels, random);
+                difference({of, in, out, rank, ranks, place, factor}, kernels, random);
             if (!wrong.empty()) {
               return "in " + std::to_string(static_cast<int>(in)) + ", out " +
                      std::to_string(static_cast<int>(out)) + ", ranks " + std::to_string(ranks) +
