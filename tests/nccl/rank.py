@@ -1,8 +1,10 @@
 """A rank's side of a job of launch.py: joins the process group, hands its result back."""
 import contextlib
 import datetime
+import faulthandler
 import json
 import os
+import signal
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,8 @@ def process_group(backend="nccl", min_ctas=0):
     """Yields (rank, ranks, device). min_ctas: CTAs that NCCL's communicator has at least; 0: NCCL's
     number. It is given in the communicator's configuration, where no tuner sees it: a variable
     would be the user's choice, which Tide's tuner leaves alone."""
+    # A rank that its job gives up says where it was.
+    faulthandler.register(signal.SIGTERM, chain=True)
     options = {}
     device = torch.device("cpu")
     if backend == "nccl":
