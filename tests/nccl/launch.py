@@ -56,6 +56,7 @@ def environment(rank, ranks, net, port, folder, subsystems, variables):
         NCCL_NET_GDR_LEVEL="LOC", NCCL_CUMEM_HOST_ENABLE="0",
         # One GPU: nothing of NVLink.
         NCCL_NVLS_ENABLE="0", NCCL_MNNVL_ENABLE="0", TORCH_SYMM_MEM_DISABLE_MULTICAST="1",
+        NCCL_RAS_ENABLE="0",  # its sockets have fixed ports
         NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS=subsystems, NCCL_DEBUG_FILE=f"{folder}/nccl-{rank}.log",
         NCCL_TUNER_PLUGIN="none", TIDE_PROFILE="none", **NETS[net])
     env.update(variables)
@@ -118,6 +119,7 @@ def wait_for(ranks, seconds):
                 for i in late:
                     ranks[i].send_signal(kind)
                 time.sleep(2)
+            break
         time.sleep(0.05)
     failed = [i for i, rank in enumerate(ranks) if rank.returncode != 0]
     if failed and not error:

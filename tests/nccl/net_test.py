@@ -61,7 +61,7 @@ PARTS = {
     "four": lambda count: over_tide(count, "4 ranks", 4, seconds=120),
     "ring-ll": lambda count: over_tide(
         count, "4 ranks, ring, LL", 4, ["--counts", "medium"],
-        {"NCCL_ALGO": "ring", "NCCL_PROTO": "LL"}),
+        {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}),
     "queue-pairs": lambda count: over_tide(
         count, "4 ranks, 4 queue pairs, small pieces", 4, ["--counts", "medium"],
         {"TIDE_NET_QUEUE_PAIRS": "4", "TIDE_NET_PIECE_BYTES": "16KiB"}),
