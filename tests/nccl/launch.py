@@ -54,6 +54,9 @@ def environment(rank, ranks, net, port, folder, subsystems, variables):
         # softverbs moves memory of the host, and only what the kernel lets a process write into
         # another: memory of cudaHostAlloc.
         NCCL_NET_GDR_LEVEL="LOC", NCCL_CUMEM_HOST_ENABLE="0",
+        # NCCL takes both devices for ports of one and merges them; where it finds no path between
+        # them and the GPU, as in some virtual machines, it then looks for a device that is no more.
+        NCCL_NET_MERGE_LEVEL="LOC",
         # One GPU: nothing of NVLink.
         NCCL_NVLS_ENABLE="0", NCCL_MNNVL_ENABLE="0", TORCH_SYMM_MEM_DISABLE_MULTICAST="1",
         NCCL_RAS_ENABLE="0",  # its sockets have fixed ports

@@ -29,6 +29,7 @@ def process_group(backend="nccl", min_ctas=0):
         if min_ctas:
             options["pg_options"] = dist.ProcessGroupNCCL.Options()
             options["pg_options"].config.min_ctas = min_ctas
+            options["pg_options"].config.max_ctas = 32  # NCCL wants both or neither; its own limit
     dist.init_process_group(backend, timeout=TIMEOUT, **options)
     yield dist.get_rank(), dist.get_world_size(), device
     dist.destroy_process_group()
