@@ -79,7 +79,8 @@ void check_devices(Section& section, const std::vector<CudaDevice>& devices) {
   } else if (old) {
     section
         .warn("gpu.devices", "devices", all,
-              "TIDE_CUDA=on needs compute capability 9.0; without it CUDA tensors stay stock")
+              "the layout tier needs compute capability 9.0; without it CUDA groups take the "
+              "coalesced tier")
         .equal(all);
   } else {
     section.ok("gpu.devices", "devices", all).equal(all);
@@ -105,11 +106,12 @@ void check_peers(Section& section, const std::vector<CudaDevice>& devices) {
     const size_t count = missing.size();
     missing.resize(std::min(count, kShown));
     section
-        .warn("gpu.peers", "peer access",
-              "not between GPUs " + join(missing, ", ") +
-                  (count > kShown ? " and " + std::to_string(count - kShown) + " more pairs" : ""),
-              "ranks of these pairs stay stock under TIDE_CUDA=on; nvidia-smi topo -p2p r says why "
-              "(IOMMU, ACS, no NVLink, a virtual machine)")
+        .warn(
+            "gpu.peers", "peer access",
+            "not between GPUs " + join(missing, ", ") +
+                (count > kShown ? " and " + std::to_string(count - kShown) + " more pairs" : ""),
+            "groups with ranks on these pairs take the coalesced tier; nvidia-smi topo -p2p r says "
+            "why (IOMMU, ACS, no NVLink, a virtual machine)")
         .equal(std::to_string(count) + " pairs without");
   }
 }
@@ -215,7 +217,7 @@ Section check_gpus(const Machine& machine, const Facts& facts) {
   if (cuda.version < kOldestCuda) {
     section
         .warn("gpu.cuda", "CUDA", "the driver is for CUDA " + version,
-              "TIDE_CUDA=on needs a driver for CUDA 12.0 or later")
+              "the layout tier needs a driver for CUDA 12.0 or later")
         .equal(version);
   } else {
     section.ok("gpu.cuda", "CUDA", "the driver is for CUDA " + version).equal(version);
