@@ -2,21 +2,13 @@
 # believe in RDMA devices. Test-only, never installed.
 APT += libibverbs-dev libgtest-dev ibverbs-utils perftest
 SV_COMMA := ,
-SOFTVERBS := $(LIB)/softverbs/libibverbs.so.1 $(LIB)/softverbs/libibverbs.so \
-  $(LIB)/softverbs/libmlx5.so.1 $(LIB)/softverbs/libmlx5.so
+SOFTVERBS := $(LIB)/softverbs/libibverbs.so.1 $(LIB)/softverbs/libibverbs.so
 
 ifneq ($(wildcard /usr/include/infiniband/verbs.h),)
 $(eval $(call shared,$(LIB)/softverbs/libibverbs.so.1,$(wildcard tests/softverbs/*.cc),-Wl$(SV_COMMA)--version-script=tests/softverbs/symbols.map -Wl$(SV_COMMA)-z$(SV_COMMA)nodelete -lpthread))
 $(LIB)/softverbs/libibverbs.so.1: tests/softverbs/symbols.map
 $(LIB)/softverbs/libibverbs.so: $(LIB)/softverbs/libibverbs.so.1
 	ln -sf libibverbs.so.1 $@
-# Empty: NCCL's own IB transport hands its protection domains to the machine's libmlx5, which takes
-# every one for a ConnectX's and crashes on another's.
-$(LIB)/softverbs/libmlx5.so.1:
-	@mkdir -p $(@D)
-	$(CC) -shared -nostdlib -Wl,-soname,libmlx5.so.1 -o $@ -x c /dev/null
-$(LIB)/softverbs/libmlx5.so: $(LIB)/softverbs/libmlx5.so.1
-	ln -sf libmlx5.so.1 $@
 PRODUCTS += $(SOFTVERBS)
 
 # Uninstrumented programs cannot load an instrumented library.
