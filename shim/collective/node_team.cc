@@ -29,10 +29,10 @@ class StagedPending : public device::Pending {
   StagedPending(std::shared_ptr<device::Pending> inner, device::Stage& stage, uint64_t number)
       : inner_(std::move(inner)), stage_(stage), number_(number) {}
   void wait() override {
-    if (inner_->done()) {
-      inner_->wait();  // throws what went wrong
-    } else {
+    if (!inner_->done() && stage_.streams_may_wait()) {
       stage_.await(number_);
+    } else {
+      inner_->wait();  // throws what went wrong
     }
   }
   bool done() const override { return inner_->done(); }

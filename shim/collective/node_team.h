@@ -61,7 +61,8 @@ class NodeTeam {
   // Queues a collective: `body` runs on the thread of this NodeTeam, behind those before it, and
   // throws when it cannot be done; then the team and the rail are given up, here and at the peers.
   // It gets the call, with a timeout; call.keep is dropped as device::Exchange says. With a stage
-  // the body is in the order of its stream, and Pending::wait() makes the current stream wait.
+  // the body is in the order of its stream, and Pending::wait() makes the current stream wait
+  // where its stage lets streams wait.
   // Throws tide::Error after a failure.
   std::shared_ptr<device::Pending> run(Call call, std::function<void(const Call&)> body);
 

@@ -31,6 +31,9 @@ class Stage {
 
   // The carrier's collectives 1, 2, ..., `count` are over, well or not.
   virtual void complete(uint64_t count) noexcept = 0;
+  // Whether callers' streams may wait. Not where a stream that waits could hold up the work that it
+  // waits for: there the caller's thread has to.
+  virtual bool streams_may_wait() const = 0;
   // The caller's current stream goes on when complete(count) has been called.
   virtual void await(uint64_t count) = 0;
 };

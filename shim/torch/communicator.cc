@@ -267,6 +267,11 @@ void join_ranks(Communicator& made, const Joining& join, int rank) {
   }
   made.gathers = join_nodes(join, decision, "gather", made.team, rank, trouble);
   made.reductions = join_nodes(join, decision, "reduce", reducers, rank, "");
+  if (const device::Stage* stage = made.gathers->stage(); stage && !stage->streams_may_wait()) {
+    log_once(LogLevel::kWarn,
+             "the job's threads wait for collectives between nodes, its streams cannot: set "
+             "CUDA_DEVICE_MAX_CONNECTIONS to 16 or more, up to 32");
+  }
 }
 
 std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, at::Device device,

@@ -23,7 +23,9 @@ LIB = (ROOT / os.environ.get("BUILD", "build")).resolve() / "lib"
 
 NETS = {
     "tide": {"NCCL_NET_PLUGIN": "tide"},
-    "ib": {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "IB"},  # NCCL's own transport
+    # NCCL's own transport, without what a GPU does by itself on a NIC: NCCL 2.28 dies where devices
+    # are there and none of them can do that (src/plugin/net.cc).
+    "ib": {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "IB", "NCCL_GIN_TYPE": "0"},
 }
 GRACE_SECONDS = 5  # for the others, once a rank has failed
 TAIL_LINES = 25

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,13 @@ namespace tide::device::cuda {
 namespace {
 
 thread_local CUstream entered = nullptr;
+
+constexpr int kChannels = 16;
+
+bool enough_channels() {
+  const char* set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return set != nullptr && std::atoi(set) >= kChannels;
+}
 
 // A stream is looked at this often while the carrier waits for it: fast at first.
 constexpr int kEagerLooks = 2000;
@@ -80,6 +88,8 @@ class CudaStage : public Stage {
     word().store(count, std::memory_order_release);
   }
 
+  bool streams_may_wait() const override { return enough_channels_; }
+
   void await(uint64_t count) override {
     const Current current(*context_);
     CUstreamBatchMemOpParams operation{};
@@ -108,6 +118,7 @@ class CudaStage : public Stage {
   const std::shared_ptr<host::Mapping> word_memory_;
   const PinnedMapping word_;
   std::vector<Mirror> mirrors_;
+  const bool enough_channels_ = enough_channels();  // the driver read it when CUDA started
 };
 
 }  // namespace

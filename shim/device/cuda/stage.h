@@ -1,10 +1,11 @@
 // The stage of a CUDA team: pinned mirrors, copies by copy engines, a word that callers' streams
 // wait for.
 //
-// Streams that wait for the word hold up what the driver put behind them in the same hardware
-// channel, and the collective itself still enqueues work. That work is on streams of the highest
-// priority, which share no channel with streams of a lower one (tests/gpu,
-// Streams.OfTheHighestPriorityRunBesideWaitingOnes); no stream of that priority waits for the word.
+// A stream that waits keeps a hardware channel, and the collective that it waits for still has work
+// to enqueue: when all channels are kept, that work does not run. A process has 8 channels, 2 under
+// MPS, CUDA_DEVICE_MAX_CONNECTIONS up to 32 (tests/gpu, Streams.RunBesideWaitingOnes). FSDP2 has
+// five streams that may wait, two stages and their teams four: streams wait only where there are
+// kChannels.
 #pragma once
 
 #include <cuda.h>
