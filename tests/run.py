@@ -1,9 +1,10 @@
 """Runs test suites one after the other and ends with `N passed, N failed` over all of them.
 
-A suite is a program that prints, last, either gtest's summary or its own `N passed, N failed`.
+A suite is a program, with its arguments after blanks, that prints, last, either gtest's summary or its own `N passed, N failed`.
 A suite that prints neither, or that fails although it counted no failure, counts as one failure.
 """
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ PLAIN = re.compile(r"^(\d+) passed, (\d+) failed", re.M)
 
 def run(suite):
     """Returns (passed, failed) of one suite; its output goes through as it comes."""
-    process = subprocess.Popen([suite], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(shlex.split(suite), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     output = []
     for line in process.stdout:
         sys.stdout.write(line)

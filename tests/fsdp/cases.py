@@ -1,6 +1,7 @@
 """The cases: what FSDP2 users do, each a few lines, with what Tide's report must say of it.
 
 worlds         world sizes it runs at
+least          fewest ranks with which it shows what it is to show, where it runs at any world size
 tier           of every group's all-gather: layout, coalesced, stock; None: nothing is communicated
 reason         words of the reason of a tier other than layout
 reduce         "tide" where Tide adds the gradients: bits must equal the reference's; else "stock"
@@ -35,6 +36,7 @@ TABLE = {}
 class Case:
     run: typing.Callable[[Job], None]
     worlds: tuple = (4,)
+    least: int = 2
     tier: str | None = "layout"
     reason: str = ""
     reduce: str = "tide"
@@ -293,9 +295,9 @@ def resharded_to_two(job):
     job.finish(model)
 
 
-@case()
+@case(least=4)
 def hsdp(job):
-    mesh = init_device_mesh(job.device, (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(job.device, (2, job.world // 2), mesh_dim_names=("replicate", "shard"))
     model = job.shard(Net(width=10), mesh=mesh)
     job.train(model)
     job.finish(model)
@@ -407,9 +409,9 @@ def accumulation_of_shards(job):  # every micro-batch reduces and adds to the sh
     job.finish(model)
 
 
-@case()
+@case(least=4)
 def hsdp_accumulation(job):
-    mesh = init_device_mesh(job.device, (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(job.device, (2, job.world // 2), mesh_dim_names=("replicate", "shard"))
     model = job.shard(Net(), mesh=mesh)
     optimizer = job.sgd(model)
     for step in range(STEPS):
@@ -615,6 +617,6 @@ def two_nodes(job):
     plain(job)
 
 
-@case(worlds=(4,), tier="coalesced", reduce="stock", local_ranks=2, fp32=False)
+@case(worlds=(4,), least=4, tier="coalesced", reduce="stock", local_ranks=2, fp32=False)
 def two_nodes_of_two(job):
     bf16(job)

@@ -19,6 +19,9 @@ STOCK_FIRST = 1
 # Ranks of a node, by number in the job; None: all are on one.
 local_ranks = None
 
+# Adds from the last rank to the first: another valid order, to see how far orders part.
+descending = False
+
 
 def in_order(parts):
     total = parts[0].clone()
@@ -38,7 +41,7 @@ def reduce_scatter_in_order(output, input, op=dist.ReduceOp.SUM, group=None, asy
     nodes = {}  # number of the node -> its chunks, by local rank
     for chunk, number in zip(chunks, dist.get_process_group_ranks(group or dist.group.WORLD)):
         nodes.setdefault(number // local_ranks if local_ranks else 0, []).append(chunk)
-    partials = [in_order(of_node) for of_node in nodes.values()]
+    partials = [in_order(of_node[::-1] if descending else of_node) for of_node in nodes.values()]
     here = rank // len(next(iter(nodes.values())))
     total = in_order([partials[here - c] for c in range(len(partials))])
     if op == dist.ReduceOp.AVG:
@@ -51,11 +54,12 @@ def installed():
     """Within, FSDP2's reduce-scatters add in the documented order, but for a group's first."""
     stock = {name: getattr(dist, name) for name in NAMES}
     stock_reduce = _fsdp_param_group.foreach_reduce
-    seen = {}  # parameters with a gradient -> reduce-scatters so far
     in_order = False
 
     def reduce(fsdp_params, *args, **kwargs):
         nonlocal in_order
+        # Parameters with a gradient -> reduce-scatters so far; it dies with the group.
+        seen = fsdp_params[0].__dict__.setdefault("reduced", {})
         key = tuple(id(p) for p in fsdp_params)
         in_order = seen.get(key, 0) >= STOCK_FIRST
         seen[key] = seen.get(key, 0) + 1
