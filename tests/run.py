@@ -1,7 +1,7 @@
 """Runs test suites one after the other and ends with `N passed, N failed` over all of them.
 
-A suite is a program, with its arguments after blanks, that prints, last, either gtest's summary or its own `N passed, N failed`.
-A suite that prints neither, or that fails although it counted no failure, counts as one failure.
+A suite is a program, with its arguments after blanks, that prints, last, either gtest's summary or
+its own `N passed, N failed`. A suite that prints neither, or that fails although it counted no failure, counts as one failure.
 """
 import re
 import shlex

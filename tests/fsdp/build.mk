@@ -10,15 +10,9 @@ ifeq ($(TORCH_PYTHON),)
 SKIPPED += tests_that_train:_this_python_has_no_torch;_"make_deps"_installs_one_into_$(BUILD)/venv
 else ifeq ($(SANITIZE),)
 SUITES += tests/fsdp/run_cases tests/fsdp/run_faults
+SLOW_SUITES += tests/fsdp/run_training
 ifeq ($(VERBS_HEADERS),yes)
 SUITES += tests/fsdp/run_node_cases
 run-tests run-demo: $(LIB)/softverbs/libibverbs.so.1
 endif
 endif
-
-# The same cases on CUDA tensors over NCCL; part of test-gpu.
-.PHONY: test-gpu-fsdp
-test-gpu-fsdp: build  ## the training cases on a GPU, without and with MPS
-	@DEVICE=cuda BUILD="$(BUILD)" tests/fsdp/run_cases
-	@DEVICE=cuda BUILD="$(BUILD)" tests/gpu/with_mps tests/fsdp/run_cases
-test-gpu: test-gpu-fsdp

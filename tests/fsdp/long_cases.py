@@ -9,7 +9,7 @@ import time
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import reference
 import train_llama
@@ -30,20 +30,24 @@ def deterministic():
 
 
 class Record:
-    """Scalars that stay on the device; `end()` puts them among the job's losses."""
+    """Scalars that stay on the device; `end()` puts them among the job's losses, and what each is
+    into its notes."""
 
     def __init__(self, job):
         self.job, self.scalars = job, []
+        self.labels = job.notes["labels"] = []
 
-    def loss(self, value):
+    def loss(self, value, label):
         self.scalars.append(value.detach().double())
+        self.labels.append(label)
 
-    def bits(self, tensor):
+    def bits(self, tensor, label):
         """A sum over the tensor's bits that changes when one of them does, or when two move."""
         whole = tensor.detach().contiguous().view(-1)
         whole = whole.view({2: torch.int16, 4: torch.int32}[whole.element_size()]).long()
         weights = torch.arange(1, whole.numel() + 1, device=whole.device)
         self.scalars.append(((whole * weights).sum() % 2**52).double())
+        self.labels.append(label)
 
     def end(self):
         if self.scalars:
@@ -52,27 +56,25 @@ class Record:
 
 
 def llama(job):
-    """task: steps; model: dim, layers, heads, kv_heads, hidden; seq; batch; descending: the
-    reference adds from the last rank on."""
+    """task: steps; model: dim, layers, heads, kv_heads, hidden; seq; batch; precision: mixed or fp32;
+    descending: the reference adds from the last rank on."""
     task = job.task
     deterministic()
     reference.descending = task.get("descending", False)
     model = train_llama.Llama(256, **task["model"]).to(DEVICE)
-    for layer in model.layers:
-        fully_shard(layer, mesh=job.mesh, mp_policy=MIXED)
-    fully_shard(model, mesh=job.mesh, mp_policy=MIXED)
+    train_llama.shard(model, task["precision"], job.mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     text = torch.frombuffer(bytearray(train_llama.LICENSE.read_bytes()), dtype=torch.uint8).long()
     data = train_llama.batches(text, task["batch"], task["seq"], job.rank, DEVICE)
     record = Record(job)
-    for _ in range(task["steps"]):
+    for step in range(task["steps"]):
         inputs, targets = next(data)
         loss = F.cross_entropy(model(inputs).flatten(0, 1).float(), targets.flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        record.loss(loss)
+        record.loss(loss, f"step {step}")
     record.end()
     job.finish(model)
 
@@ -82,7 +84,7 @@ class Model:
 
     KINDS = (("fp32", None), ("bf16", BF16_SUM32), ("mixed", MIXED))
 
-    def __init__(self, job, common):
+    def __init__(self, job, common, turn):
         kind, policy = common.choice(self.KINDS)
         self.net = Net(common.choice((10, 16, 64)), common.choice((13, 32, 256)),
                        common.randint(1, 4)).to(DEVICE)
@@ -91,6 +93,8 @@ class Model:
         options = {"mp_policy": policy} if policy else {}
         job.shard(self.net, reshard_after_forward=common.choice((True, False)), **options)
         self.optimizer = job.sgd(self.net)
+        self.name = f"the {kind} model of action {turn}"
+        self.sharded = list(self.net.named_parameters())
         with torch.no_grad():  # the root must be the first that runs, or a block takes its place
             job.loss(self.net, 0)
 
@@ -169,7 +173,10 @@ class Sequence:
         self.settle(model)
         model.optimizer.step()
         model.optimizer.zero_grad()
-        self.record.loss(loss)
+        self.record.loss(loss, f"action {self.turn}: loss of {model.name}")
+        for name, parameter in model.sharded:
+            self.record.bits(parameter.to_local(),
+                             f"action {self.turn}: shard of {model.name} {name} after its step")
 
     def settle(self, model):
         """Waits for gathers that are under way: their shards are about to change, or to go."""
@@ -182,14 +189,15 @@ class Sequence:
     def evaluate(self):
         model, _ = self.pick()
         with torch.no_grad():
-            self.record.loss(self.forward(model))
+            self.record.loss(self.forward(model), f"action {self.turn}: evaluation, {model.name}")
 
     def one_block(self):
         model, block = self.pick()
         x, _ = self.job.batch(self.turn, model.net.width)
         with torch.no_grad():
             block.unshard()  # for its dtype
-            self.record.loss(block(x.to(block.up.weight.dtype)).float().sum())
+            self.record.loss(block(x.to(block.up.weight.dtype)).float().sum(),
+                             f"action {self.turn}: one block of {model.name}")
 
     def gather(self):
         self.pick()[1].unshard()
@@ -203,10 +211,10 @@ class Sequence:
         self.pick()[1].reshard()
 
     def look(self):
-        _, block = self.pick()
+        model, block = self.pick()
         block.unshard()
-        for parameter in block.parameters():
-            self.record.bits(parameter)
+        for name, parameter in block.named_parameters():
+            self.record.bits(parameter, f"action {self.turn}: gathered {name} of {model.name}")
         if self.common.random() < 0.5:
             block.reshard()
 
@@ -228,7 +236,7 @@ class Sequence:
 
     def build(self):
         if len(self.models) < self.MODELS:
-            self.models.append(Model(self.job, self.common))
+            self.models.append(Model(self.job, self.common, self.turn))
 
     def drop(self):
         """The model is out of use on all ranks at once, and gone on each in its own time."""

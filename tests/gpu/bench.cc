@@ -1,4 +1,4 @@
-// What the CUDA device does on this machine, as one JSON object:
+// What the CUDA device does on this machine, as one JSON object; arguments name the parts wanted:
 //   pushes: bytes per second of all-gathers, against plain device copies of the same pieces that
 //           the same ranks make at the same time, freely or in step (an exchange of nothing after
 //           each round; ranks that share a GPU share its bandwidth unevenly);
@@ -263,23 +263,36 @@ std::string of_rank_0(int size, Measure measure) {
   return results[0];
 }
 
+// `measure(size)` for each size, as a JSON array.
+template <class Measure>
+std::string list(std::initializer_list<int> sizes, Measure measure) {
+  std::string result;
+  for (int size : sizes) {
+    result += (result.empty() ? "\n    " : ",\n    ") +
+              of_rank_0(size, [&](int rank, Board& board) { return measure(rank, size, board); });
+  }
+  return "[" + result + "]";
+}
+
 }  // namespace
 
-int main() {
-  std::printf("{\n  \"mps\": %s,\n  \"pushes\": [", under_mps() ? "true" : "false");
-  for (int size : {1, 2, 4, 8}) {
-    std::printf("%s\n    %s", size == 1 ? "" : ",", of_rank_0(size, [&](int rank, Board& board) {
-                                                      return measure_pushes(rank, size, board);
-                                                    }).c_str());
+int main(int count, char** arguments) {
+  const std::pair<std::string, std::function<std::string()>> parts[] = {
+      {"pushes", [] { return list({1, 2, 4, 8}, measure_pushes); }},
+      {"sums", [] { return list({1}, [](int, int, Board&) { return measure_sums(); }); }},
+      {"host", [] { return list({2, 4, 8}, measure_host); }}};
+  const std::vector<std::string> wanted(arguments + 1, arguments + count);
+  for (const std::string& name : wanted) {
+    if (std::ranges::none_of(parts, [&](const auto& part) { return part.first == name; })) {
+      std::fprintf(stderr, "gpu_bench: no part %s; there are pushes, sums, host\n", name.c_str());
+      return 2;
+    }
+  }
+  std::printf("{\n  \"mps\": %s", under_mps() ? "true" : "false");
+  for (const auto& [name, measure] : parts) {
+    if (!wanted.empty() && std::ranges::find(wanted, name) == wanted.end()) continue;
+    std::printf(",\n  \"%s\": %s", name.c_str(), measure().c_str());
     std::fflush(stdout);
   }
-  std::printf("],\n  \"sums\": [%s],\n  \"host\": [",
-              of_rank_0(1, [](int, Board&) { return measure_sums(); }).c_str());
-  for (int size : {2, 4, 8}) {
-    std::printf("%s\n    %s", size == 2 ? "" : ",", of_rank_0(size, [&](int rank, Board& board) {
-                                                      return measure_host(rank, size, board);
-                                                    }).c_str());
-    std::fflush(stdout);
-  }
-  std::printf("]\n}\n");
+  std::printf("\n}\n");
 }

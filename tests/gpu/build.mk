@@ -30,10 +30,33 @@ GPU_PROGRAMS := $(addprefix $(TESTBIN)/,$(GPU_TESTS) gpu_bench)
 .PHONY: build-gpu test-gpu bench-gpu
 build-gpu: $(GPU_PROGRAMS)  ## the programs of test-gpu and bench-gpu, also without a GPU
 
-test-gpu: $(GPU_PROGRAMS)  ## tests that need an NVIDIA GPU, without and with MPS
-	@$(PYTHON) tests/run.py $(addprefix $(TESTBIN)/,$(GPU_TESTS))
-	@tests/gpu/with_mps $(PYTHON) tests/run.py $(addprefix $(TESTBIN)/,$(GPU_TESTS))
+# The parts of test-gpu, each also a target, test-gpu-PART. A suite with arguments is in quotes.
+GPU_PARTS := programs mps
+GPU_SUITES_programs := $(addprefix $(TESTBIN)/,$(GPU_TESTS))
+GPU_SUITES_mps := $(foreach t,$(GPU_TESTS),"tests/gpu/with_mps $(TESTBIN)/$(t)")
+ifneq ($(TORCH_PYTHON),)
+GPU_PARTS += cases-2 cases-4 cases-8 training profile
+$(foreach w,2 4 8,$(eval GPU_SUITES_cases-$(w) := "tests/gpu/with_mps tests/fsdp/run_cases --every --world $(w)"))
+GPU_SUITES_training := $(foreach p,losses sequence,"tests/gpu/with_mps tests/fsdp/run_training $(p) --size large")
+GPU_SUITES_profile := "tests/gpu/with_mps tests/gpu/run_profile"
+endif
+COMPUTE_SANITIZER := $(firstword $(shell command -v compute-sanitizer) $(wildcard $(CUDA_HOME)/bin/compute-sanitizer))
+ifneq ($(COMPUTE_SANITIZER),)
+GPU_PARTS += sanitized
+GPU_SUITES_sanitized := $(foreach t,gpu_sum gpu_exchange,$(foreach tool,memcheck racecheck,\
+  "tests/gpu/sanitized $(COMPUTE_SANITIZER) $(tool) $(TESTBIN)/$(t)"))
+endif
 
-bench-gpu: $(TESTBIN)/gpu_bench  ## bandwidth and host cost of the CUDA device, as JSON
-	@tests/gpu/with_mps $<
+# $(call gpu_part,TARGET,SUITES)
+define gpu_part
+.PHONY: $(1)
+$(1): build $(GPU_PROGRAMS)
+	@DEVICE=cuda BUILD="$(BUILD)" $(PYTHON) tests/run.py $(2)
+endef
+$(foreach p,$(GPU_PARTS),$(eval $(call gpu_part,test-gpu-$(p),$(GPU_SUITES_$(p)))))
+$(eval $(call gpu_part,test-gpu,$(foreach p,$(GPU_PARTS),$(GPU_SUITES_$(p)))))
+test-gpu:  ## every test that needs an NVIDIA GPU; its parts: make -n test-gpu
+
+bench-gpu: build $(TESTBIN)/gpu_bench  ## all figures of one shared GPU: tables, and JSON in build/bench-gpu.json
+	@BUILD="$(BUILD)" tests/gpu/with_mps tests/gpu/run_bench
 endif
