@@ -18,6 +18,7 @@ OPERATORS = {
 }
 COPIES = ("copy_in", "copy_out", "gradient_pack")
 COLLECTIVES = ("all_gather", "reduce_scatter")
+NCCL = {"AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
 COPYING = ("aten::copy_", "aten::_foreach_copy_", "aten::split_with_sizes_copy", "aten::_chunk_cat")
 SUM = "tide_sum"  # what the names of Tide's kernels begin with
 
@@ -61,17 +62,20 @@ def read(path):
     calls = Calls(events)
     launches = {e["args"]["correlation"]: e for e in events
                 if e.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in e["args"]}
+    operators = {e["args"]["External id"]: e for e in events
+                 if e.get("cat") == "cpu_op" and "External id" in e.get("args", {})}
     kernels = []
     for event in events:
         if event.get("cat") != "kernel":
             continue
         name, arguments = event["name"], event["args"]
-        launch = launches.get(arguments.get("correlation"))
+        launch = (launches.get(arguments.get("correlation"))
+                  or operators.get(arguments.get("External id")))
         kind = calls.around(launch) if launch else ""
         if name.startswith(SUM):
             kind = "sum"
-        elif name.startswith("nccl") and not kind:
-            kind = "nccl"
+        elif name.startswith("nccl"):
+            kind = next((kind for word, kind in NCCL.items() if word in name), "nccl")
         x, y, z = arguments.get("grid", (1, 1, 1))
         kernels.append(Kernel(name, kind, event["ts"], event["dur"] * 1e-6, x * y * z))
     return kernels, calls.kinds()
