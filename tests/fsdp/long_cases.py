@@ -19,8 +19,10 @@ from job import BF16_SUM32, DEVICE, Net
 MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
-def deterministic():
-    """The same bits from the same numbers on a GPU as well; runner sets what cuBLAS needs."""
+def prepare(task):
+    """The same bits from the same numbers on a GPU as well (run_training sets what cuBLAS needs),
+    and the reference's order, which must not stay that of the task before."""
+    reference.descending = task.get("descending", False)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     if DEVICE == "cuda":  # the others add gradients of attention in any order
@@ -59,8 +61,7 @@ def llama(job):
     """task: steps; model: dim, layers, heads, kv_heads, hidden; seq; batch; precision: mixed or fp32;
     descending: the reference adds from the last rank on."""
     task = job.task
-    deterministic()
-    reference.descending = task.get("descending", False)
+    prepare(task)
     model = train_llama.Llama(256, **task["model"]).to(DEVICE)
     train_llama.shard(model, task["precision"], job.mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -248,7 +249,7 @@ class Sequence:
 
 def random_sequence(job):
     """task: steps, seed."""
-    deterministic()
+    prepare(job.task)
     Sequence(job).play()
     gc.collect()
 
