@@ -58,8 +58,8 @@ class Record:
 
 
 def llama(job):
-    """task: steps; model: dim, layers, heads, kv_heads, hidden; seq; batch; precision: mixed or fp32;
-    descending: the reference adds from the last rank on."""
+    """task: steps; model: dim, layers, heads, kv_heads, hidden; seq; batch; precision: mixed or
+    fp32; descending: the reference adds from the last rank on."""
     task = job.task
     prepare(task)
     model = train_llama.Llama(256, **task["model"]).to(DEVICE)
