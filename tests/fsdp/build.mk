@@ -10,9 +10,12 @@ ifeq ($(TORCH_PYTHON),)
 SKIPPED += tests_that_train:_this_python_has_no_torch;_"make_deps"_installs_one_into_$(BUILD)/venv
 else ifeq ($(SANITIZE),)
 SUITES += tests/fsdp/run_cases tests/fsdp/run_faults
-SLOW_SUITES += tests/fsdp/run_training
 ifeq ($(VERBS_HEADERS),yes)
 SUITES += tests/fsdp/run_node_cases
 run-tests run-demo: $(LIB)/softverbs/libibverbs.so.1
 endif
 endif
+
+.PHONY: test-training
+test-training: build  ## 200 training steps and 1,000 random FSDP2 calls, stock and with Tide: minutes
+	@BUILD="$(BUILD)" tests/fsdp/run_training
