@@ -18,7 +18,7 @@ constexpr int64_t kDay = 24 * 3600 * kSecond;
 using Names = std::string_view;  // of the choices
 constexpr Names kOffOn[] = {"off", "on"};
 constexpr Names kGidFamilies[] = {"any", "ipv4", "ipv6"};
-constexpr Names kGpuDirect[] = {"off", "auto"};
+constexpr Names kOffAuto[] = {"off", "auto"};
 constexpr Names kFlushes[] = {"auto", "always", "never"};
 constexpr Names kNetPacing[] = {"off", "head"};
 constexpr Names kRailPacing[] = {"off", "head", "full"};
@@ -147,7 +147,7 @@ constexpr Key kKeys[] = {
     {.name = "net.gpu_direct",
      .type = Type::kChoice,
      .standard = "auto",
-     .choices = kGpuDirect,
+     .choices = kOffAuto,
      .variable = "TIDE_NET_GPU_DIRECT",
      .meaning = "offer GPU memory to NCCL where dma-buf or a peer memory module allows it"},
     {.name = "net.flush",
@@ -385,6 +385,22 @@ constexpr Key kKeys[] = {
      .choices = kOffOn,
      .variable = "TIDE_CUDA",
      .meaning = "off: CUDA tensors stay stock"},
+    {.name = "shim.multicast",
+     .type = Type::kChoice,
+     .standard = "off",
+     .choices = kOffAuto,
+     .variable = "TIDE_MULTICAST",
+     .meaning =
+         "auto: where all GPUs of a node have NVSwitch multicast, slots lie in memory that all of "
+         "them write at once; off by default because it never ran on hardware"},
+    {.name = "shim.multicast_bytes",
+     .type = Type::kSize,
+     .standard = "4GiB",
+     .minimum = kMiB,
+     .maximum = kTiB,
+     .variable = "TIDE_MULTICAST_BYTES",
+     .meaning = "memory that each GPU sets aside for it in each process group; slots beyond it go "
+                "without"},
 };
 
 constexpr Key kMatchKeys[] = {

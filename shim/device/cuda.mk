@@ -14,9 +14,14 @@ CUDA_TARGETS := $(foreach a,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(a),cod
 NVCC_FLAGS := -std=c++20 -O3 --expt-relaxed-constexpr -I. -Iinclude
 
 TIDE_SUM_FATBIN := $(OBJ)/shim/device/cuda/sum.fatbin
-$(TIDE_SUM_FATBIN): shim/device/cuda/sum.cu shim/device/cuda/sum_launch.h
+TIDE_MULTICAST_SUM_FATBIN := $(OBJ)/shim/device/cuda/multicast_sum.fatbin
+$(TIDE_SUM_FATBIN) $(TIDE_MULTICAST_SUM_FATBIN): $(OBJ)/%.fatbin: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) $(CUDA_TARGETS) -fatbin -o $@ $<
-$(call objects,$(CUDA_DEVICE_SOURCES)): EXTRA := -isystem $(CUDA_INCLUDE) -DTIDE_SUM_FATBIN='"$(TIDE_SUM_FATBIN)"'
-$(OBJ)/shim/device/cuda/sum_image.cc.o: $(TIDE_SUM_FATBIN)
+$(TIDE_SUM_FATBIN): shim/device/cuda/sum_launch.h
+$(TIDE_MULTICAST_SUM_FATBIN): shim/device/cuda/multicast_sum_launch.h
+$(call objects,$(CUDA_DEVICE_SOURCES)): EXTRA := -isystem $(CUDA_INCLUDE)
+$(OBJ)/shim/device/cuda/sum_image.cc.o: EXTRA += -DTIDE_SUM_FATBIN='"$(TIDE_SUM_FATBIN)"' \
+  -DTIDE_MULTICAST_SUM_FATBIN='"$(TIDE_MULTICAST_SUM_FATBIN)"'
+$(OBJ)/shim/device/cuda/sum_image.cc.o: $(TIDE_SUM_FATBIN) $(TIDE_MULTICAST_SUM_FATBIN)
 endif

@@ -40,6 +40,8 @@ Config config_of(const profile::Profile& profile) {
   config.sum_blocks = number<int>(profile, "shim.reduce_scatter.blocks");
   config.sum_launch = std::chrono::ceil<std::chrono::microseconds>(
       std::chrono::nanoseconds(profile.number("shim.reduce_scatter.launch")));
+  config.multicast = number<bool>(profile, "shim.multicast");
+  config.multicast_bytes = number<uint64_t>(profile, "shim.multicast_bytes");
 
   RailConfig& rail = config.rail;
   rail.devices = profile.text("rail.devices");
@@ -73,6 +75,8 @@ std::string Config::shared_settings() const {
       {"shim.reduce_scatter.tier", static_cast<int64_t>(reduce_scatter)},
       {"shim.local_ranks", local_ranks},
       {"shim.cuda", cuda},
+      {"shim.multicast", multicast},
+      {"shim.multicast_bytes", static_cast<int64_t>(multicast_bytes)},
       {"rail.pacing", static_cast<int64_t>(rail.pacing)},
       {"rail.head_bytes", static_cast<int64_t>(rail.head_bytes)},
       {"rail.schedule", static_cast<int64_t>(rail.schedule)},

@@ -49,6 +49,8 @@ struct Config {
   bool cuda = true;
   int sum_blocks = 0;                       // thread blocks of a reduce-scatter's sum on a GPU
   std::chrono::microseconds sum_launch{0};  // how long one launch of them may live
+  bool multicast = false;
+  uint64_t multicast_bytes = 0;
   RailConfig rail;
 
   // What must be equal on all ranks, as one text.

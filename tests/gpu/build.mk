@@ -6,9 +6,13 @@ endif
 $(eval $(call unit_test,cuda_absence,tests/gpu/absence_test.cc $(CUDA_DEVICE_SOURCES) $(HOST_DEVICE_SOURCES),-ldl))
 
 ifdef CUDA_TARGETS
-CUDA_PLAIN_TESTS := tests/gpu/slot_heap_test.cc tests/gpu/sum_plan_test.cc
-$(call objects,tests/gpu/sum_plan_test.cc): EXTRA := -isystem $(CUDA_INCLUDE)
-$(eval $(call unit_test,cuda_plain,$(CUDA_PLAIN_TESTS) tests/device/ranks.cc $(CUDA_DEVICE_SOURCES) $(HOST_DEVICE_SOURCES),-ldl))
+CUDA_PLAIN_TESTS := $(addprefix tests/gpu/,slot_heap_test.cc sum_plan_test.cc multicast_test.cc multicast_sum_test.cc)
+CUDA_PLAIN_SOURCES := $(CUDA_PLAIN_TESTS) tests/gpu/fake_fabric.cc
+$(call objects,$(CUDA_PLAIN_SOURCES)): EXTRA := -isystem $(CUDA_INCLUDE)
+$(eval $(call unit_test,cuda_plain,$(CUDA_PLAIN_SOURCES) tests/device/ranks.cc $(CUDA_DEVICE_SOURCES) $(HOST_DEVICE_SOURCES),-ldl))
+
+# Reads the kernel that cuda_plain holds.
+SUITES += tests/gpu/multicast_image_test.py
 
 GPU_TESTS := gpu_sum gpu_exchange gpu_failure
 GPU_SOURCES := tests/gpu/gpu.cc tests/device/ranks.cc $(CUDA_DEVICE_SOURCES) $(HOST_DEVICE_SOURCES)

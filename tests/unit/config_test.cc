@@ -28,6 +28,8 @@ TEST(Config, Defaults) {
   EXPECT_TRUE(result.config.cuda);
   EXPECT_EQ(result.config.sum_blocks, 16);
   EXPECT_EQ(result.config.sum_launch.count(), 400);
+  EXPECT_FALSE(result.config.multicast);
+  EXPECT_EQ(result.config.multicast_bytes, uint64_t{4} << 30);
   EXPECT_EQ(result.config.rail.pacing, RailPacing::kHead);
   EXPECT_EQ(result.config.rail.head_bytes, 8u << 20);
   EXPECT_EQ(result.config.rail.schedule, Schedule::kAuto);
@@ -42,7 +44,8 @@ TEST(Config, EveryValue) {
       read({"TIDE_SHIM=observe", "TIDE_LOG=debug", "TIDE_REPORT=/tmp/r-%r.json",
             "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock", "TIDE_TIMEOUT=200ms",
             "TIDE_JOIN_TIMEOUT=2min", "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=off",
-            "TIDE_REDUCE_SCATTER_BLOCKS=8", "TIDE_REDUCE_SCATTER_LAUNCH=1500us"});
+            "TIDE_REDUCE_SCATTER_BLOCKS=8", "TIDE_REDUCE_SCATTER_LAUNCH=1500us",
+            "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=6GiB"});
   EXPECT_EQ(result.error, "");
   EXPECT_EQ(result.config.mode, Mode::kObserve);
   EXPECT_EQ(result.config.log, LogLevel::kDebug);
@@ -55,6 +58,8 @@ TEST(Config, EveryValue) {
   EXPECT_FALSE(result.config.cuda);
   EXPECT_EQ(result.config.sum_blocks, 8);
   EXPECT_EQ(result.config.sum_launch.count(), 1500);
+  EXPECT_TRUE(result.config.multicast);
+  EXPECT_EQ(result.config.multicast_bytes, uint64_t{6} << 30);
 }
 
 TEST(Config, EveryValueOfTheRails) {
@@ -114,8 +119,9 @@ TEST(Config, UnknownVariablesNameTheNearest) {
 }
 
 TEST(Config, RanksWithOtherSettingsDiffer) {
-  for (const char* other : {"TIDE_REDUCE_SCATTER=stock", "TIDE_RAIL_PACING=off",
-                            "TIDE_RAIL_HEAD_BYTES=1MiB", "TIDE_RAIL_SCHEDULE=ring"}) {
+  for (const char* other :
+       {"TIDE_REDUCE_SCATTER=stock", "TIDE_RAIL_PACING=off", "TIDE_RAIL_HEAD_BYTES=1MiB",
+        "TIDE_RAIL_SCHEDULE=ring", "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=1GiB"}) {
     EXPECT_NE(read({other}).config.shared_settings(), read({}).config.shared_settings()) << other;
   }
   EXPECT_EQ(read({"TIDE_LOG=debug"}).config.shared_settings(), read({}).config.shared_settings());

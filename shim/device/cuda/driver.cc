@@ -10,7 +10,8 @@
 namespace tide::device::cuda {
 namespace {
 
-constexpr int kOldest = 12000;     // CUDA 12.0
+constexpr int kOldest = 12000;  // CUDA 12.0
+constexpr int kMulticast = 12010;
 constexpr int kBatchCopy = 13000;  // cuMemcpyBatchAsync without the index of a failed copy
 
 struct Loaded {
@@ -44,6 +45,10 @@ Loaded load() {
   if (loaded.driver.NAME == nullptr) loaded.error = "the CUDA driver lacks " #NAME;
   TIDE_DRIVER_FUNCTIONS(TIDE_FIND)
 #undef TIDE_FIND
+#define TIDE_FIND(NAME) \
+  loaded.driver.NAME = reinterpret_cast<decltype(&::NAME)>(find(#NAME, kMulticast));
+  TIDE_MULTICAST_FUNCTIONS(TIDE_FIND)
+#undef TIDE_FIND
   loaded.driver.copy_batch =
       reinterpret_cast<decltype(loaded.driver.copy_batch)>(find("cuMemcpyBatchAsync", kBatchCopy));
   if (!loaded.error.empty()) return loaded;
@@ -70,11 +75,13 @@ const Driver& driver() {
   return all.driver;
 }
 
-std::string text_of(CUresult result) {
+std::string text_of(CUresult result) { return text_of(driver(), result); }
+
+std::string text_of(const Driver& driver, CUresult result) {
   const char* name = nullptr;
   const char* meaning = nullptr;
-  driver().cuGetErrorName(result, &name);
-  driver().cuGetErrorString(result, &meaning);
+  driver.cuGetErrorName(result, &name);
+  driver.cuGetErrorString(result, &meaning);
   if (name == nullptr) return "CUDA error " + std::to_string(result);
   return std::string(name) + " (" + (meaning ? meaning : "?") + ")";
 }

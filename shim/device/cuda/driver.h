@@ -51,9 +51,18 @@ namespace tide::device::cuda {
   X(cuStreamSynchronize)            \
   X(cuStreamWaitEvent)
 
+// Those of NVSwitch multicast, in the variant of CUDA 12.1; null where the driver is older.
+#define TIDE_MULTICAST_FUNCTIONS(X) \
+  X(cuMulticastAddDevice)           \
+  X(cuMulticastBindMem)             \
+  X(cuMulticastCreate)              \
+  X(cuMulticastGetGranularity)      \
+  X(cuMulticastUnbind)
+
 struct Driver {
 #define TIDE_DECLARE(NAME) decltype(&::NAME) NAME = nullptr;
   TIDE_DRIVER_FUNCTIONS(TIDE_DECLARE)
+  TIDE_MULTICAST_FUNCTIONS(TIDE_DECLARE)
 #undef TIDE_DECLARE
   // Null before CUDA 13.0. Written out, because the headers of CUDA 12.8 and 12.9 declare an older
   // variant under this name.
@@ -67,6 +76,7 @@ const Driver& driver();
 
 // "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
 std::string text_of(CUresult result);
+std::string text_of(const Driver& driver, CUresult result);
 
 // Throws tide::Error "cannot <what>: <result>" unless the call went well.
 void check(CUresult result, const std::string& what, const std::string& remedy = {});
