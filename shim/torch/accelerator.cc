@@ -11,6 +11,7 @@
 
 #include "shim/device/cuda/driver.h"
 #include "shim/device/cuda/team.h"
+#include "shim/torch/log.h"
 #endif
 
 namespace tide::shim {
@@ -50,6 +51,8 @@ std::unique_ptr<device::Team> make_gpu_team(int ordinal, int rank, int size,
   options.make_room = [] { c10::cuda::CUDACachingAllocator::emptyCache(); };
   options.sum_blocks = config.sum_blocks;
   options.max_launch = config.sum_launch;
+  if (config.multicast) options.multicast_bytes = config.multicast_bytes;
+  options.without_multicast = [](const std::string& reason) { log_once(LogLevel::kWarn, reason); };
   return device::make_cuda_team(rank, size, rendezvous, std::move(options));
 }
 

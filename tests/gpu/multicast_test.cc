@@ -43,7 +43,8 @@ Outcome make(const MulticastSettings& settings, int ranks = kRanks, bool kept = 
              const std::function<void(int, MulticastSettings&, Driver&)>& change = nullptr) {
   const long files = open_files();
   std::vector<Outcome> outcomes(ranks);
-  static std::vector<std::unique_ptr<Driver>> drivers;  // kept, as make_multicast asks
+  // Kept until the process ends, as make_multicast asks.
+  static auto& drivers = *new std::vector<std::unique_ptr<Driver>>;
   std::vector<Driver*> own;
   for (int q = 0; q < ranks; ++q) {
     own.push_back(drivers.emplace_back(std::make_unique<Driver>(fabric::driver())).get());

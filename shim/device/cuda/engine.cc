@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "shim/device/cuda/driver.h"
+#include "shim/device/cuda/multicast_push.h"
 
 namespace tide::device::cuda {
 namespace {
@@ -154,8 +155,13 @@ void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
     check(driver().cuStreamWaitEvent(stream, static_cast<CUevent>(fence.get()), 0),
           "wait for the last use of a landing slot");
   }
-  push(job, merged(std::move(exchange.pushes)), stream);
   MemoryOperations words(stream);
+  for (int k = 1; k < lookout_.size(); ++k) {
+    const Board& peer = flight_.board((lookout_.rank() + k) % lookout_.size());
+    words.write(peer.address_of(peer.ready(lookout_.rank(), job.sequence)), job.code);
+  }
+  push_to_all(job, exchange.pushes, words, stream);
+  push(job, merged(std::move(exchange.pushes)), words, stream);
   const Board& own = flight_.board(lookout_.rank());
   if (!exchange.sum.runs.empty() || !exchange.sum.zeros.empty()) {
     kernels_.enqueue(exchange.sum, lookout_.rank(), lookout_.size(),
@@ -166,11 +172,33 @@ void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
   job.end = record(stream);
 }
 
-void Engine::push(const Job& job, const std::vector<Push>& pushes, CUstream stream) {
+void Engine::push_to_all(const Job& job, std::vector<Push>& pushes, MemoryOperations& words,
+                         CUstream stream) {
+  if (multicast_segment_ == 0) return;
+  const auto offset = common_offset(job.places, multicast_segment_);
+  if (!offset) return;
+  SplitPushes split = split_pushes(pushes, lookout_.size());
+  pushes = std::move(split.to_each);
+  if (split.to_all.empty()) return;
+  const Board& own = flight_.board(lookout_.rank());
+  for (int q = 0; q < lookout_.size(); ++q) {
+    if (q == lookout_.rank()) continue;
+    words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
+  }
+  words.flush();
+  Copies copies(stream);
+  for (const Push& push : merged(std::move(split.to_all))) {
+    copies.add(multicast_address_ + *offset + push.to, push.from, push.bytes);
+    bytes_pushed_.fetch_add(push.bytes * lookout_.size(), std::memory_order_relaxed);
+  }
+  copies.flush();
+}
+
+void Engine::push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,
+                  CUstream stream) {
   const int rank = lookout_.rank();
   const int size = lookout_.size();
   const Board& own = flight_.board(rank);
-  MemoryOperations words(stream);
   Copies copies(stream);
   auto add_copies = [&](int peer) {
     const auto [first, last] = std::ranges::equal_range(pushes, peer, {}, &Push::peer);
@@ -183,10 +211,6 @@ void Engine::push(const Job& job, const std::vector<Push>& pushes, CUstream stre
     return true;
   };
 
-  for (int k = 1; k < size; ++k) {
-    const Board& peer = flight_.board((rank + k) % size);
-    words.write(peer.address_of(peer.ready(rank, job.sequence)), job.code);
-  }
   for (int k = 1; k < size; ++k) {
     const int q = (rank + k) % size;
     const Board& peer = flight_.board(q);

@@ -34,6 +34,13 @@ class Engine {
   void enqueue(Job& job, Exchange& exchange, CUstream caller, const std::vector<Fence>& fences,
                const Event& before);
 
+  // From now on segment `segment` of all ranks lies behind multicast address `address`: what goes
+  // to the same place of it on every rank goes there once. Before the first exchange.
+  void use_multicast(uint32_t segment, CUdeviceptr address) {
+    multicast_segment_ = segment;
+    multicast_address_ = address;
+  }
+
   // An event recorded on `stream` now.
   Event record(CUstream stream) { return events_->record(stream); }
   uint64_t bytes_pushed() const { return bytes_pushed_.load(std::memory_order_relaxed); }
@@ -43,7 +50,11 @@ class Engine {
   class Copies;
 
   CUstream stream_for(CUstream caller);
-  void push(const Job& job, const std::vector<Push>& pushes, CUstream stream);
+  void push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,
+            CUstream stream);
+  // Pushes to all ranks at once what may go so, and takes it out of `pushes`.
+  void push_to_all(const Job& job, std::vector<Push>& pushes, MemoryOperations& words,
+                   CUstream stream);
 
   const std::shared_ptr<Context> context_;
   const Lookout& lookout_;
@@ -52,6 +63,8 @@ class Engine {
   const SumSettings settings_;
   const std::shared_ptr<EventPool> events_;
   const SumKernels kernels_;
+  uint32_t multicast_segment_ = 0;  // 0: none
+  CUdeviceptr multicast_address_ = 0;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::pair<CUstream, CUstream>> streams_of_callers_;
   std::atomic<uint64_t> bytes_pushed_{0};

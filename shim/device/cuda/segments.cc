@@ -19,9 +19,12 @@ struct Message {
 }  // namespace
 
 uint32_t Segments::add(uint64_t bytes) {
+  return add(DeviceMapping::create(context_, bytes, make_room_));
+}
+
+uint32_t Segments::add(DeviceMapping made) {
   const std::lock_guard lock(mutex_);
   std::vector<DeviceMapping>& own = all_[lookout_.rank()];
-  DeviceMapping made = DeviceMapping::create(context_, bytes, make_room_);
   const host::Descriptor fd = made.share();
   const Message message{own.size() + 1, made.bytes()};
   for (int q = 0; q < lookout_.size(); ++q) {

@@ -29,6 +29,8 @@ class Segments {
   // on its way to all peers when this returns, so a choice that names the segment may be published.
   // Does not wait for peers. The context is current. Throws tide::Error.
   uint32_t add(uint64_t bytes);
+  // The same with memory that was made elsewhere.
+  uint32_t add(DeviceMapping made);
   // Where this rank's GPU reaches `place` of rank `rank`, which must have published it. Maps what
   // is not mapped yet. The context is current. Throws tide::Error.
   CUdeviceptr reach(int rank, const Place& place);

@@ -13,6 +13,7 @@
 #include "shim/device/cuda/driver.h"
 #include "shim/device/cuda/engine.h"
 #include "shim/device/cuda/flight.h"
+#include "shim/device/cuda/multicast.h"
 #include "shim/device/cuda/segments.h"
 #include "shim/device/cuda/slot_heap.h"
 #include "shim/device/cuda/stage.h"
@@ -26,6 +27,7 @@ namespace {
 
 // Of the first segment, which is made with the team to try that the peers can reach it.
 constexpr uint64_t kFirstSegment = 1 << 20;
+constexpr int kEveryRank = -1;
 
 [[noreturn]] void throw_forked() {
   throw Error("this process was forked from the one that made the CUDA team",
@@ -60,15 +62,43 @@ class Core : public std::enable_shared_from_this<Core> {
                "write to the memory of " + lookout_.name(q));
     }
   }
-  void find_marks() {
+  void find_marks(uint32_t segment = 1) {
     std::vector<uint64_t> marks(size());
-    copy_now(reinterpret_cast<CUdeviceptr>(marks.data()), segments_.address(1),
+    copy_now(reinterpret_cast<CUdeviceptr>(marks.data()), segments_.address(segment),
              marks.size() * sizeof(uint64_t), "read landing memory");
     for (int q = 0; q < size(); ++q) {
-      if (marks[q] == mark_of(q, rank())) continue;
+      if (marks[q] == mark_of(q, segment == 1 ? rank() : kEveryRank)) continue;
       throw Error("what " + lookout_.name(q) + " wrote to this GPU did not arrive",
-                  "peer access between the GPUs does not work here (IOMMU or ACS?)");
+                  segment == 1 ? "peer access between the GPUs does not work here (IOMMU or ACS?)"
+                               : "multicast does not work here: TIDE_MULTICAST=off");
     }
+  }
+
+  // Landing memory behind multicast, where all ranks can have it; then the same trial of it as of
+  // the first segment. All ranks together, when the descriptors of the first segment have been
+  // read. The context is current. Throw tide::Error.
+  bool make_common(Rendezvous& rendezvous) {
+    MulticastResult made =
+        make_multicast(driver(), {context_->handle(), context_->device()}, lookout_, rendezvous,
+                       {.bytes = options_.multicast_bytes});
+    if (!made.multicast && options_.without_multicast) options_.without_multicast(made.reason);
+    multicast_ = std::move(made.multicast);
+    return multicast_ != nullptr;
+  }
+  void mark_common() {
+    const host::Descriptor own = multicast_->share();
+    common_segment_ =
+        segments_.add(DeviceMapping::import(context_, own.get(), multicast_->bytes()));
+    // One mark for all, at this rank's place.
+    const uint64_t mark = mark_of(rank(), kEveryRank);
+    copy_now(multicast_->address() + rank() * sizeof mark, reinterpret_cast<CUdeviceptr>(&mark),
+             sizeof mark, "write to a multicast object");
+  }
+  void use_common() {
+    find_marks(common_segment_);
+    engine_.use_multicast(common_segment_, multicast_->address());
+    const std::lock_guard lock(heap_mutex_);
+    common_heap_.add(common_segment_, multicast_->bytes());
   }
 
   int rank() const { return lookout_.rank(); }
@@ -112,7 +142,8 @@ class Core : public std::enable_shared_from_this<Core> {
     const auto found = used_.find({slot.segment, slot.offset});
     if (found == used_.end()) return;
     for (Fence& fence : found->second.fences) fences.push_back(std::move(fence));
-    heap_.give(found->second.place, std::move(fences));
+    const Place place = found->second.place;
+    (place.segment == common_segment_ ? common_heap_ : heap_).give(place, std::move(fences));
     used_.erase(found);
   }
 
@@ -204,8 +235,8 @@ class Core : public std::enable_shared_from_this<Core> {
   TeamStats stats() {
     TeamStats stats;
     const std::lock_guard lock(heap_mutex_);
-    stats.slot_bytes = heap_.bytes();
-    stats.slots = heap_.segments();
+    stats.slot_bytes = heap_.bytes() + common_heap_.bytes();
+    stats.slots = heap_.segments() + common_heap_.segments();
     stats.slots_in_use = used_.size();
     stats.bytes_pushed = engine_.bytes_pushed();
     stats.exchanges = flight_.completed();
@@ -220,6 +251,8 @@ class Core : public std::enable_shared_from_this<Core> {
   // GPU, all of this is left as it is until the process ends.
   void close() {
     const Current current(*context_);
+    // Peers whose streams were released may still push through it.
+    if (!flight_.error().empty()) multicast_.release();
     if (flight_.close() && driver().cuCtxSynchronize() == CUDA_SUCCESS) {
       const std::lock_guard lock(dropped_mutex_);
       dropped_.clear();
@@ -272,7 +305,8 @@ class Core : public std::enable_shared_from_this<Core> {
 
   std::optional<Slot> take(uint64_t bytes) {
     const std::lock_guard lock(heap_mutex_);
-    auto grant = heap_.take(bytes);
+    auto grant = common_heap_.take(bytes);
+    if (!grant) grant = heap_.take(bytes);
     if (!grant) return std::nullopt;
     const Place& place = grant->place;
     used_[{place.segment, place.offset}] = {place, std::move(grant->fences)};
@@ -297,6 +331,8 @@ class Core : public std::enable_shared_from_this<Core> {
   const std::shared_ptr<Context> context_;
   const CudaTeamOptions options_;
   const Lookout lookout_;
+  std::unique_ptr<Multicast> multicast_;
+  uint32_t common_segment_ = 0;  // the memory behind multicast_; 0: none
   Flight flight_;
   std::mutex order_;  // exchanges are enqueued in the order in which they are published
   Segments segments_;
@@ -306,6 +342,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
   mutable std::mutex heap_mutex_;
   SlotHeap heap_;
+  SlotHeap common_heap_;                                // of common_segment_
   std::map<std::pair<uint32_t, uint64_t>, Used> used_;  // by segment and offset
 
   std::mutex dropped_mutex_;
@@ -423,6 +460,7 @@ std::unique_ptr<Team> make_cuda_team(int rank, int size, Rendezvous& rendezvous,
                 std::to_string(options.names.size()) + " names");
   }
   const std::vector<std::string> names = options.names;
+  const bool multicast = options.multicast_bytes > 0;
   const auto context = cuda::together(
       rendezvous, names, [&] { return std::make_shared<cuda::Context>(options.ordinal); });
   auto peers = host::connect_peers(rank, names, rendezvous, options.timeout);
@@ -440,6 +478,13 @@ std::unique_ptr<Team> make_cuda_team(int rank, int size, Rendezvous& rendezvous,
     core->find_marks();
     return true;
   });
+  if (multicast) {
+    const cuda::Current current(*context);
+    if (core->make_common(rendezvous)) {
+      cuda::together(rendezvous, names, [&] { return core->mark_common(), true; });
+      cuda::together(rendezvous, names, [&] { return core->use_common(), true; });
+    }
+  }
   return std::make_unique<cuda::CudaTeam>(core);
 }
 

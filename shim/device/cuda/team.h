@@ -39,6 +39,11 @@ struct CudaTeamOptions {
   std::function<void()> make_room;
   int sum_blocks = 16;                        // thread blocks that add
   std::chrono::microseconds max_launch{400};  // how long one launch of them may live
+  // Landing memory behind NVSwitch multicast, the same on all ranks; 0: none. doc/multicast.md: it
+  // never ran on hardware.
+  uint64_t multicast_bytes = 0;
+  // Told why there is none although it was asked for; may be empty.
+  std::function<void(const std::string&)> without_multicast;
 };
 
 // Collective over the ranks of the team. Throws tide::Error on all ranks alike when one has no
