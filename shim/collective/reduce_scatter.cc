@@ -24,6 +24,7 @@ class Landing : public device::Pending {
   }
   bool done() const override { return inner_->done(); }
   std::string error() const override { return inner_->error(); }
+  std::chrono::steady_clock::time_point finished() const override { return inner_->finished(); }
 
  private:
   std::shared_ptr<device::Team> team_;

@@ -48,6 +48,12 @@ class QueuedPending : public Pending {
     return work_->error;
   }
 
+  std::chrono::steady_clock::time_point finished() const override {
+    if (forked()) return {};
+    const std::lock_guard lock(completions_->mutex);
+    return work_->finished;
+  }
+
  private:
   bool forked() const { return host::fork_generation() != generation_; }
 
@@ -61,6 +67,7 @@ class QueuedPending : public Pending {
 
 void Completions::finish(Completion& work, std::string error) {
   work.done = true;
+  work.finished = std::chrono::steady_clock::now();
   work.error = std::move(error);
   if (work.abandoned) dropped_.push_back(std::move(work.keep));
   changed.notify_all();

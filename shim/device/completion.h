@@ -2,6 +2,7 @@
 // team share about it.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -16,8 +17,9 @@ namespace tide::device {
 // A piece of work; guarded by its Completions' mutex.
 struct Completion {
   bool done = false;
-  bool abandoned = false;  // no Pending is left
-  std::string error;       // valid once done; empty: it went well
+  bool abandoned = false;                            // no Pending is left
+  std::string error;                                 // valid once done; empty: it went well
+  std::chrono::steady_clock::time_point finished{};  // valid once done
   std::shared_ptr<void> keep;
 };
 

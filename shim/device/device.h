@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,9 @@ class Pending {
   virtual bool done() const = 0;
   // The error that wait() would throw; empty while running and after success.
   virtual std::string error() const = 0;
+  // When it was complete or failed; the epoch where it is not yet, or where that is not known here
+  // (CUDA).
+  virtual std::chrono::steady_clock::time_point finished() const { return {}; }
 };
 
 struct TeamStats {
@@ -106,6 +110,10 @@ class Team {
   virtual int size() const = 0;
   // A slot of at least `bytes`, reused when one is free, else new. Throws tide::Error.
   virtual Slot acquire(uint64_t bytes) = 0;
+  // A slot of at least `bytes` that is free already: no memory is added for it. The owner may write
+  // it at once (CUDA: on the current stream). Nothing where there is none, or where a house does
+  // not lend slots for that.
+  virtual std::optional<Slot> acquire_free(uint64_t /*bytes*/) { return std::nullopt; }
   // The owner no longer reads the slot (CUDA: after what the current stream holds now). Called by
   // storage deleters: does not throw. A slot whose exchange failed is not used again.
   virtual void release(const Slot& slot) noexcept = 0;

@@ -110,6 +110,12 @@ class HostTeam {
     return pool_.add(std::move(memory));
   }
 
+  std::optional<Slot> acquire_free(uint64_t bytes) {
+    completions_->drop_kept();
+    std::lock_guard<std::mutex> lock(completions_->mutex);
+    return error_.empty() ? pool_.reuse(bytes) : std::nullopt;
+  }
+
   void release(const Slot& slot) {
     std::lock_guard<std::mutex> lock(completions_->mutex);
     pool_.release(slot.segment);
@@ -278,6 +284,10 @@ class ForkAwareTeam : public Team {
   Slot acquire(uint64_t bytes) override {
     if (forked()) throw_forked(kOwner);
     return team_->acquire(bytes);
+  }
+
+  std::optional<Slot> acquire_free(uint64_t bytes) override {
+    return forked() ? std::nullopt : team_->acquire_free(bytes);
   }
 
   void release(const Slot& slot) noexcept override {
