@@ -27,6 +27,7 @@ constexpr Names kModes[] = {"on", "observe", "off"};
 constexpr Names kLogLevels[] = {"error", "warn", "info", "debug"};
 constexpr Names kGatherTiers[] = {"layout", "coalesced", "stock"};
 constexpr Names kReduceTiers[] = {"layout", "stock"};
+constexpr Names kGradients[] = {"in_place", "slot_reuse"};
 // In the order of NCCL's numbers: see rules.h.
 constexpr Names kCollectives[] = {"broadcast", "reduce", "all_gather", "reduce_scatter",
                                   "all_reduce"};
@@ -324,6 +325,14 @@ constexpr Key kKeys[] = {
      .minimum = 1,
      .variable = "TIDE_REPORT",
      .meaning = "path of a JSON report written when the process exits; %r stands for the rank"},
+    {.name = "shim.trace",
+     .type = Type::kText,
+     .absent = "none",
+     .minimum = 1,
+     .variable = "TIDE_TRACE",
+     .meaning =
+         "path of a trace of Tide's moves for Perfetto or chrome://tracing, written while the "
+         "job runs; %r stands for the rank"},
     {.name = "shim.all_gather.tier",
      .type = Type::kChoice,
      .standard = "layout",
@@ -355,6 +364,14 @@ constexpr Key kKeys[] = {
      .meaning = "how long one launch of these blocks lives at most, as the GPU's memory bandwidth "
                 "lets one "
                 "reckon; between two launches the job's own kernels get the SMs"},
+    {.name = "shim.reduce_scatter.gradients",
+     .type = Type::kChoice,
+     .standard = "in_place",
+     .choices = kGradients,
+     .variable = "TIDE_REDUCE_SCATTER_GRADIENTS",
+     .meaning =
+         "where gradients wait until they are summed: in_place, where autograd left them; "
+         "slot_reuse, copied into a free landing slot, and their own memory is free at once"},
     {.name = "shim.timeout",
      .type = Type::kDuration,
      .absent = "the process group's",

@@ -31,8 +31,10 @@ Config config_of(const profile::Profile& profile) {
   config.mode = number<Mode>(profile, "shim.mode");
   config.log = number<LogLevel>(profile, "shim.log");
   config.report = profile.text("shim.report");
+  config.trace = profile.text("shim.trace");
   config.all_gather = number<GatherChoice>(profile, "shim.all_gather.tier");
   config.reduce_scatter = number<ReduceChoice>(profile, "shim.reduce_scatter.tier");
+  config.gradients = number<Gradients>(profile, "shim.reduce_scatter.gradients");
   if (profile.present("shim.timeout")) config.timeout = duration(profile, "shim.timeout");
   config.join_timeout = duration(profile, "shim.join_timeout");
   config.local_ranks = number<int>(profile, "shim.local_ranks");
@@ -73,6 +75,7 @@ std::string Config::shared_settings() const {
       {"shim.mode", static_cast<int64_t>(mode)},
       {"shim.all_gather.tier", static_cast<int64_t>(all_gather)},
       {"shim.reduce_scatter.tier", static_cast<int64_t>(reduce_scatter)},
+      {"shim.reduce_scatter.gradients", static_cast<int64_t>(gradients)},
       {"shim.local_ranks", local_ranks},
       {"shim.cuda", cuda},
       {"shim.multicast", multicast},

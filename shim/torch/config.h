@@ -17,6 +17,7 @@ enum class Mode { kOn, kObserve, kOff };
 enum class LogLevel { kError, kWarn, kInfo, kDebug };
 enum class GatherChoice { kLayout, kCoalesced, kStock };
 enum class ReduceChoice { kLayout, kStock };
+enum class Gradients { kInPlace, kSlotReuse };
 enum class RailPacing { kOff, kHead, kFull };  // a tide_rail_pacing
 enum class Schedule { kAuto, kRing, kDoubling, kDoublingFar };
 
@@ -41,8 +42,10 @@ struct Config {
   Mode mode = Mode::kOn;
   LogLevel log = LogLevel::kWarn;
   std::string report;  // path, %r stands for the rank; empty: none
+  std::string trace;   // the same
   GatherChoice all_gather = GatherChoice::kLayout;
   ReduceChoice reduce_scatter = ReduceChoice::kLayout;
+  Gradients gradients = Gradients::kInPlace;
   std::optional<std::chrono::milliseconds> timeout;  // empty: the process group's
   std::chrono::milliseconds join_timeout{0};
   int local_ranks = 0;  // 0: as the machine is

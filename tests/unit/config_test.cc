@@ -22,6 +22,8 @@ TEST(Config, Defaults) {
   EXPECT_EQ(result.config.profile, "none");
   EXPECT_EQ(result.config.mode, Mode::kOn);
   EXPECT_EQ(result.config.log, LogLevel::kWarn);
+  EXPECT_EQ(result.config.trace, "");
+  EXPECT_EQ(result.config.gradients, Gradients::kInPlace);
   EXPECT_FALSE(result.config.timeout.has_value());
   EXPECT_EQ(result.config.join_timeout, milliseconds(60000));
   EXPECT_EQ(result.config.local_ranks, 0);
@@ -42,7 +44,8 @@ TEST(Config, Defaults) {
 TEST(Config, EveryValue) {
   const ConfigResult result =
       read({"TIDE_SHIM=observe", "TIDE_LOG=debug", "TIDE_REPORT=/tmp/r-%r.json",
-            "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock", "TIDE_TIMEOUT=200ms",
+            "TIDE_TRACE=/tmp/t-%r.json", "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock",
+            "TIDE_REDUCE_SCATTER_GRADIENTS=slot_reuse", "TIDE_TIMEOUT=200ms",
             "TIDE_JOIN_TIMEOUT=2min", "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=off",
             "TIDE_REDUCE_SCATTER_BLOCKS=8", "TIDE_REDUCE_SCATTER_LAUNCH=1500us",
             "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=6GiB"});
@@ -51,7 +54,9 @@ TEST(Config, EveryValue) {
   EXPECT_EQ(result.config.log, LogLevel::kDebug);
   EXPECT_EQ(result.config.report, "/tmp/r-%r.json");
   EXPECT_EQ(result.config.all_gather, GatherChoice::kCoalesced);
+  EXPECT_EQ(result.config.trace, "/tmp/t-%r.json");
   EXPECT_EQ(result.config.reduce_scatter, ReduceChoice::kStock);
+  EXPECT_EQ(result.config.gradients, Gradients::kSlotReuse);
   EXPECT_EQ(result.config.timeout, milliseconds(200));
   EXPECT_EQ(result.config.join_timeout, milliseconds(120000));
   EXPECT_EQ(result.config.local_ranks, 8);
@@ -120,8 +125,9 @@ TEST(Config, UnknownVariablesNameTheNearest) {
 
 TEST(Config, RanksWithOtherSettingsDiffer) {
   for (const char* other :
-       {"TIDE_REDUCE_SCATTER=stock", "TIDE_RAIL_PACING=off", "TIDE_RAIL_HEAD_BYTES=1MiB",
-        "TIDE_RAIL_SCHEDULE=ring", "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=1GiB"}) {
+       {"TIDE_REDUCE_SCATTER=stock", "TIDE_REDUCE_SCATTER_GRADIENTS=slot_reuse",
+        "TIDE_RAIL_PACING=off", "TIDE_RAIL_HEAD_BYTES=1MiB", "TIDE_RAIL_SCHEDULE=ring",
+        "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=1GiB"}) {
     EXPECT_NE(read({other}).config.shared_settings(), read({}).config.shared_settings()) << other;
   }
   EXPECT_EQ(read({"TIDE_LOG=debug"}).config.shared_settings(), read({}).config.shared_settings());
