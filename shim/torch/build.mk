@@ -23,6 +23,16 @@ TORCH_CUDA_LIBS := -lc10_cuda
 endif
 endif
 
+# NVTX is headers only: of the CUDA toolkit, or of the wheels that a CUDA torch brings along.
+NVTX_INCLUDE := $(patsubst %/nvtx3/nvToolsExt.h,%,$(firstword $(wildcard \
+  $(CUDA_INCLUDE)/nvtx3/nvToolsExt.h /usr/include/nvtx3/nvToolsExt.h \
+  $(TORCH_LIB)/../../nvidia/*/include/nvtx3/nvToolsExt.h)))
+ifeq ($(NVTX_INCLUDE),)
+SKIPPED += NVTX_ranges:_no_nvtx3/nvToolsExt.h_(CUDA_toolkit_or_pip's_nvidia-nvtx)
+else
+$(TORCH_OBJ)/shim/torch/nvtx.cc.o: TORCH_FLAGS += -DTIDE_WITH_NVTX -isystem $(NVTX_INCLUDE)
+endif
+
 $(TORCH_OBJ)/%.cc.o: %.cc
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(TORCH_FLAGS) -MMD -MP -c -o $@ $<

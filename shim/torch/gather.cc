@@ -3,25 +3,17 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <optional>
+
 #include "shim/collective/all_gather.h"
 #include "shim/collective/node_all_gather.h"
 #include "shim/torch/accelerator.h"
+#include "shim/torch/lease.h"
 #include "shim/torch/storage.h"
 #include "shim/torch/work.h"
 
 namespace tide::shim {
 namespace {
-
-// A slot of a team, given back by whoever drops it last.
-struct Lease {
-  std::shared_ptr<device::Team> team;
-  device::Slot slot;
-  Lease(std::shared_ptr<device::Team> owner, uint64_t bytes)
-      : team(std::move(owner)), slot(team->acquire(bytes)) {}
-  ~Lease() { team->release(slot); }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-};
 
 at::Tensor bytes_at(const void* data, uint64_t bytes, at::Device device) {
   return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(bytes)},
@@ -31,8 +23,14 @@ at::Tensor bytes_at(const void* data, uint64_t bytes, at::Device device) {
 }  // namespace
 
 Gather::Gather(std::shared_ptr<Group> group, std::shared_ptr<GatherPlan> plan,
-               std::vector<at::Tensor> inputs, int rank)
-    : group_(std::move(group)), plan_(std::move(plan)), inputs_(std::move(inputs)), rank_(rank) {
+               std::vector<at::Tensor> inputs, int rank, uint64_t sequence)
+    : group_(std::move(group)),
+      plan_(std::move(plan)),
+      inputs_(std::move(inputs)),
+      rank_(rank),
+      sequence_(sequence) {
+  if (group_->tier == collective::name(collective::Tier::kCoalesced))
+    tier_ = collective::Tier::kCoalesced;
   // A shard that is not contiguous here is put in order by this rank alone: going stock would need
   // all ranks to agree.
   for (at::Tensor& input : inputs_) input = input.contiguous();
@@ -41,18 +39,30 @@ Gather::Gather(std::shared_ptr<Group> group, std::shared_ptr<GatherPlan> plan,
 Gather::~Gather() {
   if (!work_) return;
   try {
-    work_->wait();
+    wait_for_work();
   } catch (const std::exception&) {
     // A failed team does not use its slots again, and FSDP2 has waited itself or gives up.
   }
+}
+
+void Gather::wait_for_work() {
+  work_->wait();
+  traced_.end({});
 }
 
 c10::intrusive_ptr<c10d::Work> Gather::start(
     const c10::intrusive_ptr<c10d::ProcessGroup>& process_group, const Communicator& communicator,
     collective::Tier tier, std::chrono::milliseconds timeout) {
   const layout::GatherLayout& layout = plan_->layout;
+  tier_ = tier;
+  const MoveFacts moved = facts(Move::kAllGather, layout.shard * layout.world);
   if (tier == collective::Tier::kLayout) {
-    auto lease = std::make_shared<Lease>(communicator.team, layout.slot);
+    auto lease =
+        std::make_shared<Lease>(communicator.team, communicator.team->acquire(layout.slot));
+    {
+      const std::lock_guard lock(groups().mutex);
+      group_->landing = communicator.team;
+    }
     landing_ = lease->slot.data;
     std::vector<const void*> shards;
     for (const at::Tensor& input : inputs_) {
@@ -62,6 +72,10 @@ c10::intrusive_ptr<c10d::Work> Gather::start(
     collective::Call call{.what = "all-gather of " + group_->label,
                           .timeout = timeout,
                           .keep = std::make_shared<std::vector<at::Tensor>>(inputs_)};
+    const bool seen = plan_->shape.device.is_cpu();  // when it is complete
+    TracedCollective traced = seen ? TracedCollective(moved) : TracedCollective();
+    std::optional<TracedMove> enqueued;
+    if (!seen) enqueued.emplace(moved);
     auto pending =
         communicator.gathers
             ? collective::all_gather(*communicator.gathers, layout, shards, lease->slot,
@@ -71,7 +85,7 @@ c10::intrusive_ptr<c10d::Work> Gather::start(
     lease_ = std::move(lease);
     // Not FSDP2's output: it holds this, which holds the work.
     work_ = c10::make_intrusive<TideWork>(rank_, c10d::OpType::_ALLGATHER_BASE, std::move(pending),
-                                          std::vector<at::Tensor>{});
+                                          std::vector<at::Tensor>{}, std::move(traced));
     inputs_.clear();
     return work_;
   }
@@ -92,6 +106,7 @@ c10::intrusive_ptr<c10d::Work> Gather::start(
     outputs.push_back(coalesced_.narrow(0, offset, bytes).view(plan_->shape.dtype));
     inputs.push_back(inputs_[p]);
   }
+  traced_ = TracedCollective(moved);
   work_ = process_group->allgather_into_tensor_coalesced(outputs, inputs);
   inputs_.clear();
   return work_;
@@ -109,7 +124,7 @@ bool Gather::fits(const GatherPlan& plan, const std::vector<at::Tensor>& outs) {
 }
 
 void Gather::exchange(const std::vector<at::Tensor>& outs) {
-  work_->wait();
+  wait_for_work();
   if (coalesced_.defined()) use_on_current_stream(coalesced_);
   for (size_t p = 0; p < outs.size(); ++p) {
     if (plan_->layout.pieces[p].shard == 0) continue;
@@ -123,7 +138,7 @@ void Gather::exchange(const std::vector<at::Tensor>& outs) {
 void Gather::materialize(const std::shared_ptr<Gather>& gather, const at::Tensor& output) {
   const at::NoGradGuard no_grad;
   const GatherPlan& plan = *gather->plan_;
-  if (gather->work_) gather->work_->wait();
+  if (gather->work_) gather->wait_for_work();
   restore(*output.storage().unsafeGetStorageImpl());
   const at::Tensor flat =
       bytes_at(output.storage().data(), output.storage().nbytes(), plan.shape.device);

@@ -101,7 +101,8 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     const std::shared_ptr<Group> group = groups().find(caller);
     const std::shared_ptr<GatherPlan> plan = plan_of(*group, caller, shape);
     if (plan->state == PlanState::kActive && caller.custom.empty() && movable) {
-      gather = std::make_shared<Gather>(group, plan, inputs, static_cast<int>(rank));
+      gather = std::make_shared<Gather>(group, plan, inputs, static_cast<int>(rank),
+                                        ++group->gather_sequence);
       group->counters.copy_bytes_avoided += plan->layout.shard;
     } else {
       remember(output, {.group = group, .gather = plan, .reduce = nullptr});
@@ -113,6 +114,7 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     const Timed timed(config(), Phase::kCopyIn, numel * output.element_size(), output.device());
     return stock(op, keys, stack);
   }
+  const TracedMove traced(gather->facts(Move::kCopyIn, gather->plan()->layout.shard));
   strip(*output.storage().unsafeGetStorageImpl(), gather,
         "this all-gather output of FSDP2 holds no data: Tide lands parameters in memory of its "
         "own; TIDE_ALL_GATHER=stock turns that off");
@@ -187,6 +189,7 @@ void all_gather_copy_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       Gather::materialize(gather, gathered);
       return stock(op, keys, stack);
     }
+    const TracedMove traced(gather->facts(Move::kCopyOut, bytes));
     gather->exchange(outs);
     torch::jit::drop(*stack, kArguments);
     return;

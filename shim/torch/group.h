@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "shim/device/device.h"
 #include "shim/layout/parameter_major.h"
 #include "shim/torch/python.h"
 
@@ -66,6 +67,10 @@ struct Counters {
   uint64_t reduce_scatters_stock = 0;
   uint64_t copy_bytes = 0;          // written by FSDP2's layout copies that ran
   uint64_t copy_bytes_avoided = 0;  // that did not run
+  // Reduce-scatters by where Tide held the gradients, and what it copied into slots.
+  uint64_t gradients_in_slot = 0;
+  uint64_t gradients_in_place = 0;
+  uint64_t gradient_copy_bytes = 0;
 };
 
 struct Group {
@@ -78,6 +83,10 @@ struct Group {
   std::string reduce_tier = "stock";
   std::string reduce_reason = "no reduce-scatter of this group was complete";
   Counters counters;
+  // Collectives that Tide prepared so far: the number of the last one.
+  uint64_t gather_sequence = 0;
+  uint64_t reduce_sequence = 0;
+  std::weak_ptr<device::Team> landing;  // whose slots its last all-gather landed in
   std::vector<std::shared_ptr<GatherPlan>> gathers;
   std::vector<std::shared_ptr<ReducePlan>> reduces;
 };

@@ -10,6 +10,7 @@
 #include "shim/torch/log.h"
 #include "shim/torch/python.h"
 #include "shim/torch/report.h"
+#include "shim/torch/trace.h"
 
 extern char** environ;
 
@@ -59,6 +60,7 @@ extern "C" __attribute__((visibility("default"))) int tide_torch_init(const char
   std::atexit([] {  // after the report: the last comes first
     if (!forked()) close_rails();
   });
+  start_trace(read.config);
   report_at_exit(read.config, runtime_version);
   log_once(LogLevel::kInfo, std::string("version ") + TIDE_VERSION + ", torch " + runtime_version +
                                 ", profile " + read.config.profile + " (" + read.profile_reason +

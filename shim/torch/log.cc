@@ -20,6 +20,12 @@ void set_log(LogLevel level, int rank) {
 
 int log_rank() { return rank_of_process; }
 
+std::string with_rank(std::string path) {
+  for (size_t at = path.find("%r"); at != std::string::npos; at = path.find("%r"))
+    path.replace(at, 2, std::to_string(log_rank()));
+  return path;
+}
+
 void log(LogLevel level, const std::string& text) {
   if (level > level_limit.load()) return;
   const char* names[] = {"error", "warn", "info", "debug"};

@@ -10,6 +10,8 @@ namespace tide::shim {
 
 void set_log(LogLevel level, int rank);
 int log_rank();
+// The path with this rank in place of %r.
+std::string with_rank(std::string path);
 
 void log(LogLevel level, const std::string& text);
 // Only on rank 0, and only the first time this text is said.

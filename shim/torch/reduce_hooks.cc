@@ -76,6 +76,28 @@ std::optional<float> factor_of(const c10d::ReduceOp& op, int world) {
   }
 }
 
+// With slot_reuse: the landing slot that the gradients are to wait in. FSDP2 has just freed the
+// group's parameters, so theirs is free, unless the user keeps them
+// (set_reshard_after_backward(False)). A slot that is in use, or too small or too large, leaves the
+// gradients in place; memory is never added.
+std::shared_ptr<Lease> slot_for(Group& group, const std::shared_ptr<device::Team>& team,
+                                const std::vector<at::Tensor>& gradients) {
+  std::shared_ptr<Lease> lease;
+  if (config().gradients == Gradients::kSlotReuse && team) {
+    if (const auto slot = team->acquire_free(Pack::slot_bytes(gradients)))
+      lease = std::make_shared<Lease>(team, *slot);
+  }
+  const std::lock_guard lock(groups().mutex);
+  if (lease) {
+    group.counters.gradients_in_slot += 1;
+    for (const at::Tensor& gradient : gradients)
+      group.counters.gradient_copy_bytes += gradient.nbytes();
+  } else {
+    group.counters.gradients_in_place += 1;
+  }
+  return lease;
+}
+
 }  // namespace
 
 void gradient_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -104,13 +126,17 @@ void gradient_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     shape.gradients.emplace_back(gradient.size(0), gradient.numel() / gradient.size(0));
   }
 
-  std::shared_ptr<Pack> pack;
+  std::shared_ptr<Group> group;
+  std::shared_ptr<ReducePlan> plan;
+  std::shared_ptr<device::Team> team;
+  uint64_t sequence = 0;
   {
     const std::lock_guard lock(groups().mutex);
-    const std::shared_ptr<Group> group = groups().find(caller);
-    const std::shared_ptr<ReducePlan> plan = plan_of(*group, caller, shape);
+    group = groups().find(caller);
+    plan = plan_of(*group, caller, shape);
     if (plan->state == PlanState::kActive && caller.custom.empty()) {
-      pack = std::make_shared<Pack>(group, plan, gradients);
+      sequence = ++group->reduce_sequence;
+      team = group->landing.lock();
       group->counters.copy_bytes_avoided += packed.nbytes();
     } else {
       remember(packed, {.group = group, .gather = nullptr, .reduce = plan});
@@ -118,10 +144,17 @@ void gradient_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     }
     count_step(group->index);
   }
-  if (!pack) {
+  if (sequence == 0) {
     const Timed timed(config(), Phase::kGradientPack, packed.nbytes(), packed.device());
     return stock(op, keys, stack);
   }
+  const TracedMove traced({.move = Move::kGradientPack,
+                           .group = group.get(),
+                           .tier = name(collective::Tier::kLayout),
+                           .sequence = sequence,
+                           .bytes = packed.nbytes()});
+  const auto pack =
+      std::make_shared<Pack>(group, plan, gradients, sequence, slot_for(*group, team, gradients));
   strip(*packed.storage().unsafeGetStorageImpl(), pack,
         "this gradient pack of FSDP2 holds no data: Tide sums gradients where autograd left them; "
         "TIDE_REDUCE_SCATTER=stock turns that off");

@@ -27,10 +27,15 @@ Subject& subject() {
 }
 
 nlohmann::json counters_json(const Counters& c) {
-  return {
-      {"all_gathers", c.all_gathers},         {"all_gathers_stock", c.all_gathers_stock},
-      {"reduce_scatters", c.reduce_scatters}, {"reduce_scatters_stock", c.reduce_scatters_stock},
-      {"copy_bytes", c.copy_bytes},           {"copy_bytes_avoided", c.copy_bytes_avoided}};
+  return {{"all_gathers", c.all_gathers},
+          {"all_gathers_stock", c.all_gathers_stock},
+          {"reduce_scatters", c.reduce_scatters},
+          {"reduce_scatters_stock", c.reduce_scatters_stock},
+          {"copy_bytes", c.copy_bytes},
+          {"copy_bytes_avoided", c.copy_bytes_avoided},
+          {"gradients_in_slot", c.gradients_in_slot},
+          {"gradients_in_place", c.gradients_in_place},
+          {"gradient_copy_bytes", c.gradient_copy_bytes}};
 }
 
 nlohmann::json group_json(const Group& group) {
@@ -74,12 +79,6 @@ nlohmann::json observed_json(const Observed& seen) {
     json["recoverable_share_of_step"] = copies / steps / step;
   }
   return json;
-}
-
-std::string with_rank(std::string path) {
-  for (size_t at = path.find("%r"); at != std::string::npos; at = path.find("%r"))
-    path.replace(at, 2, std::to_string(log_rank()));
-  return path;
 }
 
 const char* mode_name(Mode mode) {
@@ -128,6 +127,9 @@ void at_exit() {
     totals.reduce_scatters_stock += group.counters.reduce_scatters_stock;
     totals.copy_bytes += group.counters.copy_bytes;
     totals.copy_bytes_avoided += group.counters.copy_bytes_avoided;
+    totals.gradients_in_slot += group.counters.gradients_in_slot;
+    totals.gradients_in_place += group.counters.gradients_in_place;
+    totals.gradient_copy_bytes += group.counters.gradient_copy_bytes;
   }
   const device::TeamStats stats = team_stats();
   nlohmann::json total = counters_json(totals);

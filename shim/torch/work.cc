@@ -6,8 +6,11 @@
 namespace tide::shim {
 
 TideWork::TideWork(int rank, c10d::OpType type, std::shared_ptr<device::Pending> pending,
-                   std::vector<at::Tensor> outputs)
-    : Work(rank, type), outputs_(std::move(outputs)), pending_(std::move(pending)) {}
+                   std::vector<at::Tensor> outputs, TracedCollective traced)
+    : Work(rank, type),
+      outputs_(std::move(outputs)),
+      pending_(std::move(pending)),
+      traced_(std::move(traced)) {}
 
 bool TideWork::isCompleted() { return pending_->done(); }
 
@@ -25,9 +28,15 @@ std::vector<at::Tensor> TideWork::result() { return outputs_; }
 void TideWork::synchronize() { wait(kNoTimeout); }
 
 bool TideWork::wait(std::chrono::milliseconds) {
+  const auto ended = [this](const std::string& error) {
+    const std::lock_guard lock(traced_mutex_);
+    traced_.end(pending_->finished(), error);
+  };
   try {
     pending_->wait();
+    ended({});
   } catch (const std::exception& error) {
+    ended(error.what());
     TORCH_CHECK_WITH(DistBackendError, false, error.what());
   }
   return true;

@@ -4,9 +4,11 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "shim/device/device.h"
+#include "shim/torch/trace.h"
 
 namespace tide::shim {
 
@@ -16,7 +18,7 @@ namespace tide::shim {
 class TideWork : public c10d::Work {
  public:
   TideWork(int rank, c10d::OpType type, std::shared_ptr<device::Pending> pending,
-           std::vector<at::Tensor> outputs);
+           std::vector<at::Tensor> outputs, TracedCollective traced = {});
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -30,6 +32,8 @@ class TideWork : public c10d::Work {
  private:
   std::vector<at::Tensor> outputs_;  // outlive pending_, whose destructor may still wait
   std::shared_ptr<device::Pending> pending_;
+  std::mutex traced_mutex_;
+  TracedCollective traced_;
 };
 
 }  // namespace tide::shim

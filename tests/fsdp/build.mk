@@ -9,7 +9,14 @@ run-demo: build
 ifeq ($(TORCH_PYTHON),)
 SKIPPED += tests_that_train:_this_python_has_no_torch;_"make_deps"_installs_one_into_$(BUILD)/venv
 else ifeq ($(SANITIZE),)
-SUITES += tests/fsdp/run_cases tests/fsdp/run_faults
+SUITES += tests/fsdp/run_cases tests/fsdp/run_faults tests/fsdp/run_trace tests/fsdp/run_slot_cases
+# What counts the NVTX ranges in run_trace.
+ifneq ($(NVTX_INCLUDE),)
+NVTX_LISTENER := $(TESTBIN)/nvtx_listener.so
+$(call objects,tests/fsdp/nvtx_listener.cc): EXTRA := -isystem $(NVTX_INCLUDE)
+$(eval $(call shared,$(NVTX_LISTENER),tests/fsdp/nvtx_listener.cc,))
+run-tests: $(NVTX_LISTENER)
+endif
 ifeq ($(VERBS_HEADERS),yes)
 SUITES += tests/fsdp/run_node_cases
 run-tests run-demo: $(LIB)/softverbs/libibverbs.so.1

@@ -1,4 +1,5 @@
 """What run_faults does to a job: long runs, deaths, errors in the wrong place, counted memory."""
+import functools
 import gc
 import os
 import pathlib
@@ -8,6 +9,7 @@ import signal
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
 
+import reference
 from cases import Case
 from job import BF16_SUM32, Net
 
@@ -153,3 +155,31 @@ def memory(job):
         _fsdp_param_group.foreach_all_gather = stock_gather
         _fsdp_param_group.foreach_all_gather_copy_out = stock_copy_out
         _fsdp_collectives.foreach_reduce_scatter_copy_in = stock_pack
+
+
+@case
+def gradient_memory(job):
+    """Notes, for every reduce-scatter: this process's private memory right before it, without and
+    with landing slots (shared memory). Gradients are all that differs between the modes."""
+    model = job.shard(Net(width=512, hidden=2048, depth=3).bfloat16(), mp_policy=BF16_SUM32)
+    seen = job.notes.setdefault("seen", [])
+    stock = {name: getattr(torch.distributed, name) for name in reference.NAMES}
+
+    def reduce(name, *args, **kwargs):
+        # (output, input, ...) by position or by name: the pack is the larger one.
+        pack = max((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)),
+                   key=torch.Tensor.numel)
+        lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+        kilobytes = {line.split(":")[0]: line.split()[1] for line in lines if line[:3] == "Rss"}
+        seen.append({"elements": pack.numel(), "private": int(kilobytes["RssAnon"]) * 1024,
+                     "shared": int(kilobytes["RssShmem"]) * 1024})
+        return stock[name](*args, **kwargs)
+
+    for name in stock:
+        setattr(torch.distributed, name, functools.partial(reduce, name))
+    try:
+        job.train(model)
+    finally:
+        for name, function in stock.items():
+            setattr(torch.distributed, name, function)
+    job.finish(model)
