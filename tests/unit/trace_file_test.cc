@@ -121,7 +121,8 @@ TEST_F(TraceFileTest, ThreadsShareIt) {
       const TraceFacts facts{.phase = "all_gather", .group = "g", .tier = "layout", .sequence = 1};
       for (int i = 0; i < 500; ++i) {
         const int lane = file.open(facts, TraceFile::Clock::now());
-        file.slice(facts, t + 1, "python", TraceFile::Clock::now(), TraceFile::Clock::now());
+        const auto begin = TraceFile::Clock::now();
+        file.slice(facts, t + 1, "python", begin, TraceFile::Clock::now());
         file.shut(facts, lane, TraceFile::Clock::now(), "");
       }
     });
