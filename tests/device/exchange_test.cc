@@ -367,6 +367,33 @@ TEST_P(EveryMode, SlotsAreHeldReusedAndOutgrown) {
   EXPECT_EQ(results, all_good(size));
 }
 
+TEST_P(EveryMode, FreeSlotsAreLentAndNoneIsMade) {
+  const int size = 2;
+  auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+    auto team = join(rank, size, board);
+    if (team->acquire_free(1000)) return "a slot of a team that has none";
+    const Slot a = team->acquire(100000);
+    if (team->acquire_free(100000)) return "a slot that is in use";
+    const auto before = std::chrono::steady_clock::now();
+    const auto pending = team->start(Gather({50000}, rank, size, 1).exchange(rank, a));
+    team->release(a);  // free once the exchange is over
+    pending->wait();
+    const auto finished = pending->finished();
+    if (finished < before || finished > std::chrono::steady_clock::now())
+      return "the exchange was complete before it began, or will be later";
+    if (team->acquire_free(a.bytes + 1)) return "a slot that is too small";
+    if (team->acquire_free(a.bytes / 4)) return "a slot that is much too large";
+    const auto lent = team->acquire_free(100000);
+    if (!lent || lent->data != a.data) return "the free slot was not lent";
+    if (team->acquire_free(100000)) return "one slot lent twice";
+    if (team->stats().slots != 1 || team->stats().slots_in_use != 1) return "wrong count";
+    team->release(*lent);
+    if (team->stats().slots_in_use != 0) return "not given back";
+    return {};
+  });
+  EXPECT_EQ(results, all_good(size));
+}
+
 TEST_P(EveryMode, KeptMemoryIsDroppedByCallers) {
   const int size = 2;
   auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
