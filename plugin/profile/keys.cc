@@ -353,17 +353,15 @@ constexpr Key kKeys[] = {
      .maximum = 1024,
      .variable = "TIDE_REDUCE_SCATTER_BLOCKS",
      .meaning = "thread blocks that add the ranks' gradients on a GPU; each takes an SM from the "
-                "job's own "
-                "kernels while it lives"},
+                "other kernels of the job while it lives"},
     {.name = "shim.reduce_scatter.launch",
      .type = Type::kDuration,
      .standard = "400us",
      .minimum = 10'000,
      .maximum = 100 * kMillisecond,
      .variable = "TIDE_REDUCE_SCATTER_LAUNCH",
-     .meaning = "how long one launch of these blocks lives at most, as the GPU's memory bandwidth "
-                "lets one "
-                "reckon; between two launches the job's own kernels get the SMs"},
+     .meaning = "how long one launch of these blocks lives at most, by the bandwidth of the GPU's "
+                "memory; between two launches other kernels of the job get the SMs"},
     {.name = "shim.reduce_scatter.gradients",
      .type = Type::kChoice,
      .standard = "in_place",

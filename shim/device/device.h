@@ -111,8 +111,7 @@ class Team {
   // A slot of at least `bytes`, reused when one is free, else new. Throws tide::Error.
   virtual Slot acquire(uint64_t bytes) = 0;
   // A slot of at least `bytes` that is free already: no memory is added for it. The owner may write
-  // it at once (CUDA: on the current stream). Nothing where there is none, or where a house does
-  // not lend slots for that.
+  // it at once (CUDA: on the current stream). Nothing where there is none.
   virtual std::optional<Slot> acquire_free(uint64_t /*bytes*/) { return std::nullopt; }
   // The owner no longer reads the slot (CUDA: after what the current stream holds now). Called by
   // storage deleters: does not throw. A slot whose exchange failed is not used again.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -126,6 +127,19 @@ class Core : public std::enable_shared_from_this<Core> {
       }
       if (auto slot = take(bytes)) return *slot;
     }
+  }
+
+  std::optional<Slot> acquire_free(uint64_t bytes) {
+    if (!flight_.error().empty()) return std::nullopt;
+    const std::optional<Slot> slot = take(bytes);
+    if (!slot) return std::nullopt;
+    const Current current(*context_);
+    const std::lock_guard lock(heap_mutex_);
+    for (const Fence& fence : used_[{slot->segment, slot->offset}].fences) {
+      check(driver().cuStreamWaitEvent(current_stream(), static_cast<CUevent>(fence.get()), 0),
+            "wait for the last use of a landing slot");
+    }
+    return slot;
   }
 
   void release(const Slot& slot) {
@@ -396,6 +410,10 @@ class CudaTeam : public Team {
     if (forked()) throw_forked();
     core_->sweep();
     return core_->acquire(bytes);
+  }
+  std::optional<Slot> acquire_free(uint64_t bytes) override {
+    if (forked()) throw_forked();
+    return core_->acquire_free(bytes);
   }
   void release(const Slot& slot) noexcept override {
     if (!forked()) core_->release(slot);
