@@ -28,8 +28,9 @@ else
   echo "no apt-get here: these must be installed by hand where they are missing: $*"
 fi
 
-if [ "$("$python" shim/torch/probe.py --field version "$python" "$build/venv/bin/python")" = none ]; then
-  echo "no torch in $python: installing torch==2.13.0 into $build/venv"
+found=$("$python" shim/torch/probe.py --field version "$python" "$build/venv/bin/python" build/venv/bin/python)
+if [ "$found" = none ]; then
+  echo "no torch in $python: installing torch==2.13.0 into $build/venv (5 GB with CUDA's libraries; minutes)"
   "$python" -m venv "$build/venv"
   "$build/venv/bin/pip" install -q torch==2.13.0 numpy
 fi

@@ -39,11 +39,9 @@ Plan make_plan(const BuildOptions& options, const Installation& tide) {
   std::string python = options.python;
   if (python.empty()) python = configured != nullptr && *configured ? configured : "python3";
   const doctor::PythonFacts facts = doctor::ask_python(python, "");
-  if (!facts.error.empty()) throw Error("cannot run " + python + ": " + facts.error);
-  if (!facts.torch_error.empty()) {
-    throw Error(facts.executable + ": " + facts.torch_error,
-                "name the job's python: tide build-torch --python /path/of/python");
-  }
+  const char* remedy = "name the job's python: tide build-torch --python /path/of/python";
+  if (!facts.error.empty()) throw Error("cannot run " + python + ": " + facts.error, remedy);
+  if (!facts.torch_error.empty()) throw Error(facts.executable + ": " + facts.torch_error, remedy);
   if (tide.sources.empty() || tide.libraries.empty()) {
     throw Error("the sources of libtide-torch or the libraries are not with " + tide.command,
                 "install Tide again");

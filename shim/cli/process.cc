@@ -15,7 +15,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kCannotStart = 127;
+// Exit statuses of a child that did not become the program, as those of shells.
+constexpr int kNoSuchCommand = 127, kCannotExecute = 126;
+
+int why_not_started() { return errno == ENOENT ? kNoSuchCommand : kCannotExecute; }
 
 void write_all(int descriptor, const std::string& text) {
   for (size_t done = 0; done < text.size();) {
@@ -62,9 +65,9 @@ void take_end(int status, Outcome* outcome) {
   } else {
     outcome->status = WEXITSTATUS(status);
   }
-  if (outcome->error.empty() && outcome->status == kCannotStart) {
-    outcome->error = "it cannot be started";
-  }
+  if (!outcome->error.empty()) return;
+  if (outcome->status == kNoSuchCommand) outcome->error = "no such command";
+  if (outcome->status == kCannotExecute) outcome->error = "it cannot be executed";
 }
 
 // child_main gets the descriptor to write to and does not return.
@@ -78,7 +81,7 @@ Outcome start(const std::function<void(int)>& child_main, std::chrono::seconds l
   }
   if (child == 0) {
     child_main(ends[1]);
-    _exit(kCannotStart);
+    _exit(why_not_started());
   }
   close(ends[1]);
   const Clock::time_point deadline = Clock::now() + limit;
@@ -138,7 +141,7 @@ Outcome run_in_sight(const std::vector<std::string>& arguments) {
   if (child == 0) {
     sigaction(SIGINT, &before, nullptr);
     execvp(words[0], words.data());
-    _exit(kCannotStart);
+    _exit(why_not_started());
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {

@@ -9,6 +9,14 @@ set -euo pipefail
 build=$1 prefix=$2 torch=${3:-}
 folder=$prefix/lib/tide share=$prefix/share
 
+# Folders that are not there yet: uninstall.sh removes these, and leaves what others made, empty or not.
+made=()
+for place in . bin lib include share share/doc share/man share/man/man1 share/bash-completion \
+  share/bash-completion/completions share/zsh share/zsh/site-functions share/fish \
+  share/fish/vendor_completions.d; do
+  [ -d "$prefix/$place" ] || made+=("$place")
+done
+
 install -D -s -m 755 "$build/bin/tide" "$prefix/bin/tide"
 
 # One folder for the libraries: libtide-shim.so finds libtide-torch beside itself. Links in lib let
@@ -60,3 +68,5 @@ complete zsh zsh/site-functions/_tide
 complete fish fish/vendor_completions.d/tide.fish
 complete man man/man1/tide.1
 gzip -9nf "$share/man/man1/tide.1"
+# A later installation over this one adds what it made.
+[ ${#made[@]} = 0 ] || printf '%s\n' "${made[@]}" >>"$share/tide/made_folders"

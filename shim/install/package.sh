@@ -14,10 +14,12 @@ mkdir -p "$out/deb/DEBIAN" "$out/$tree"
 here=$(dirname "$0")
 
 "$here/install.sh" "$build" "$out/$tree"
+rm "$out/$tree/share/tide/made_folders"  # uninstall.sh has no part in packages
 tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner -czf "$out/$tree.tar.gz" "$tree"
 
 root=$out/deb
 "$here/install.sh" "$build" "$root/usr"
+rm "$root/usr/share/tide/made_folders"
 cat >"$root/usr/share/doc/tide/copyright" <<'COPYRIGHT'
 Tide is licensed under the Apache License, Version 2.0; on Debian systems it is in
 /usr/share/common-licenses/Apache-2.0. The notices of what became part of its binaries are in

@@ -9,10 +9,9 @@ rm -f "$prefix/bin/tide" "$share/bash-completion/completions/tide" \
 for name in libtide-shim libnccl-net-tide libnccl-tuner-tide libtide-plan; do
   rm -f "$prefix/lib/$name.so"
 done
+made=()
+[ ! -e "$share/tide/made_folders" ] || mapfile -t made < <(LC_ALL=C sort -ur "$share/tide/made_folders")
 rm -rf "$prefix/lib/tide" "$prefix/include/tide" "$share/tide" "$share/doc/tide"
-# Folders that only Tide used.
-for folder in share/bash-completion/completions share/bash-completion share/zsh/site-functions \
-  share/zsh share/fish/vendor_completions.d share/fish share/man/man1 share/man share/doc share \
-  include lib bin; do
-  [ ! -d "$prefix/$folder" ] || rmdir --ignore-fail-on-non-empty "$prefix/$folder"
+for place in "${made[@]}"; do  # the inner ones first
+  [ ! -d "$prefix/$place" ] || rmdir --ignore-fail-on-non-empty "$prefix/${place#.}"
 done

@@ -109,10 +109,12 @@ class ThisMachine(unittest.TestCase):
 
     def test_python(self):
         check = self.checks("--python", "/no/such/python")["python.run"]
-        self.assertEqual((check["status"], check["finding"]), ("fail", "/no/such/python: it cannot be started"))
+        self.assertEqual((check["status"], check["finding"]), ("fail", "/no/such/python: no such command"))
         with tempfile.TemporaryDirectory() as folder:
             wrapper = pathlib.Path(folder, "python3")
             wrapper.write_text('#!/bin/sh\nunset LD_PRELOAD\nexec python3 "$@"\n')
+            check = self.checks("--python", str(wrapper))["python.run"]
+            self.assertEqual((check["status"], check["finding"]), ("fail", f"{wrapper}: it cannot be executed"))
             wrapper.chmod(0o755)
             self.assertEqual(self.checks("--python", str(wrapper))["python.preload"]["status"], "fail")
             wrapper.write_text("#!/bin/sh\necho this is no answer\n")

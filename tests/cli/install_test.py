@@ -75,7 +75,8 @@ class Installed(unittest.TestCase):
         self.assertEqual(self.done.returncode, 0, self.done.stderr)
         below = files_below(self.stage)
         installed = {name for name in below if not name.startswith(("python/", "home/"))}
-        self.assertEqual(without_sources(installed, "opt/tide/"), expected("opt/tide/"))
+        self.assertEqual(without_sources(installed, "opt/tide/"),
+                         expected("opt/tide/") | {"opt/tide/share/tide/made_folders"})
         for name in installed:
             path = self.stage / name
             if path.is_symlink():
@@ -123,7 +124,7 @@ class Installed(unittest.TestCase):
     def test_build_torch_without_torch(self):
         done = tide("build-torch", "--dry-run", "--python", "/no/such/python")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("cannot run /no/such/python", done.stderr)
+        self.assertIn("cannot run /no/such/python: no such command; name the job's python", done.stderr)
         with tempfile.TemporaryDirectory() as folder:
             wrapper = pathlib.Path(folder, "python3")
             wrapper.write_text('#!/bin/sh\nexec python3 -I -S "$@"\n')
@@ -165,6 +166,23 @@ class Installed(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(files_below(stage), {"opt/tide/bin/other"})
             self.assertEqual(sorted(path.name for path in pathlib.Path(stage, "opt/tide").iterdir()), ["bin"])
+
+    def test_uninstall_keeps_empty_folders_of_others(self):
+        """As those of /usr/local on a bare machine, also after a second installation."""
+        with tempfile.TemporaryDirectory() as stage:
+            for folder in ("usr/local/bin", "usr/local/include", "usr/local/share/man"):
+                (pathlib.Path(stage) / folder).mkdir(parents=True)
+            before = sorted(pathlib.Path(stage).rglob("*"))
+            for target in ("install-packaged", "install-packaged", "uninstall"):
+                done = make(target, f"DESTDIR={stage}", f"BUILD={BUILD}", "PREFIX=/usr/local")
+                self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(sorted(pathlib.Path(stage).rglob("*")), before)
+
+    def test_uninstall_removes_its_prefix(self):
+        with tempfile.TemporaryDirectory() as stage:
+            shutil.copytree(self.prefix, f"{stage}/opt/tide", symlinks=True)
+            make("uninstall", f"DESTDIR={stage}", "PREFIX=/opt/tide", f"BUILD={BUILD}")
+            self.assertEqual(os.listdir(f"{stage}/opt"), [])
 
 
 @unittest.skipUnless(shutil.which("dpkg-deb") and shutil.which("dpkg-shlibdeps"), "no dpkg-dev here")
