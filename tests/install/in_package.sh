@@ -36,7 +36,6 @@ profiles() {
 }
 
 step "torch into a venv" venv
-everything >/tmp/before
 step "dpkg -i, its dependencies by apt" bash -c 'dpkg -i tide_*.deb || apt-get install -y -qq --no-install-recommends -f'
 step "tide --version" tide --version
 step "tide doctor, nothing installed beside it" doctor tide doctor --python "$python"
@@ -45,6 +44,9 @@ step "tide run" tide run -- true
 step "tide run: a job without libtide-torch runs stock, and says so" says 'tide build-torch --python' tide run -- "${job[@]}"
 step "dpkg --purge" dpkg --purge tide
 step "apt-get install, with what is recommended" apt-get install -y -qq ./tide_*.deb
+step "apt-get purge" apt-get purge -y -qq tide  # what was recommended stays
+everything >/tmp/before
+step "apt-get install, a second time" apt-get install -y -qq ./tide_*.deb
 step "tide build-torch" tide build-torch --python "$python"
 step "tide doctor has nothing against it" tide doctor --python "$python"
 step "job and reports" reports tide
@@ -54,7 +56,6 @@ unpacked=$(echo archive/*/bin/tide)
 step ".tar.gz: tide build-torch" "$unpacked" build-torch --python "$python"
 step ".tar.gz: job and reports" reports "$unpacked"
 
-step "apt-get purge" apt-get purge -y -qq --autoremove tide
-apt-get purge -y -qq --autoremove >/dev/null 2>&1
+step "apt-get purge, after jobs" apt-get purge -y -qq tide
 step "nothing is left" nothing_new /tmp/before
 finish

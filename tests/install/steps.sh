@@ -23,7 +23,8 @@ says() {  # says TEXT COMMAND...: its output, which is printed, has TEXT
 # Every file, link and folder of the machine but those that come and go by themselves.
 everything() {
   find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /var/log -o -path /var/cache \
-    -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /opt -o -path /root \) -prune -o -print | sort
+    -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /opt -o -path /root \
+    -o -name __pycache__ \) -prune -o -print | sort
 }
 # nothing_new BEFORE: what is there is what the list BEFORE has.
 nothing_new() { everything | diff "$1" -; }
