@@ -1,5 +1,6 @@
 // GPUDirect RDMA: whether a NIC reads GPU memory, and over which PCI path.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>
