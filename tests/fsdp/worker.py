@@ -59,8 +59,9 @@ def main():
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     timeout = datetime.timedelta(seconds=float(os.environ.get("COLLECTIVE_TIMEOUT", 60)))
     if DEVICE == "cuda":
-        # Ranks that share a GPU must look like ranks of several hosts to NCCL.
-        os.environ.setdefault("NCCL_HOSTID", str(rank))
+        if world > torch.cuda.device_count():
+            # Ranks that share a GPU must look like ranks of several hosts to NCCL.
+            os.environ.setdefault("NCCL_HOSTID", str(rank))
         torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", rank=rank, world_size=world,
                             init_method=f"file://{os.environ['STORE']}", timeout=timeout)
