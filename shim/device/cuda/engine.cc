@@ -121,11 +121,10 @@ class Engine::Copies {
 };
 
 Engine::Engine(std::shared_ptr<Context> context, const Lookout& lookout, const Flight& flight,
-               Segments& segments, SumSettings settings)
+               SumSettings settings)
     : context_(context),
       lookout_(lookout),
       flight_(flight),
-      segments_(segments),
       settings_(settings),
       events_(std::make_shared<EventPool>(context)),
       kernels_(context) {
@@ -203,9 +202,8 @@ void Engine::push(const Job& job, const std::vector<Push>& pushes, MemoryOperati
   auto add_copies = [&](int peer) {
     const auto [first, last] = std::ranges::equal_range(pushes, peer, {}, &Push::peer);
     if (first == last) return false;
-    const CUdeviceptr place = segments_.reach(peer, job.places[peer]);
     for (auto push = first; push != last; ++push) {
-      copies.add(place + push->to, push->from, push->bytes);
+      copies.add(job.landings[peer] + push->to, push->from, push->bytes);
       bytes_pushed_.fetch_add(push->bytes, std::memory_order_relaxed);
     }
     return true;

@@ -15,7 +15,6 @@
 
 #include "shim/device/cuda/context.h"
 #include "shim/device/cuda/flight.h"
-#include "shim/device/cuda/segments.h"
 #include "shim/device/cuda/sum.h"
 #include "shim/device/device.h"
 
@@ -25,9 +24,9 @@ class Engine {
  public:
   // The context is current here and in enqueue(). Throws tide::Error.
   Engine(std::shared_ptr<Context> context, const Lookout& lookout, const Flight& flight,
-         Segments& segments, SumSettings settings);
+         SumSettings settings);
 
-  // Enqueues `exchange`, whose places are known, behind what `caller` holds now and behind
+  // Enqueues `exchange`, whose landings are known, behind what `caller` holds now and behind
   // `fences`, and records job.end.
   // `before`: the end of the exchange whose words it uses again, or null. Throws tide::Error when
   // the driver refuses; part of it may then be enqueued.
@@ -59,7 +58,6 @@ class Engine {
   const std::shared_ptr<Context> context_;
   const Lookout& lookout_;
   const Flight& flight_;
-  Segments& segments_;
   const SumSettings settings_;
   const std::shared_ptr<EventPool> events_;
   const SumKernels kernels_;

@@ -32,6 +32,7 @@ struct Job {
   // Of all ranks; filled by Flight::await_peers(), then left as they are.
   std::vector<Place> places;
   std::vector<uint64_t> codes;
+  std::vector<CUdeviceptr> landings;  // the places, as this rank's GPU reaches them
   std::chrono::milliseconds timeout{0};
   Clock::time_point deadline;
   Event end;                        // recorded when all of it is enqueued

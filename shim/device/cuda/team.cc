@@ -46,7 +46,7 @@ class Core : public std::enable_shared_from_this<Core> {
         lookout_(rank, std::move(peers)),
         flight_(lookout_, trade_boards()),
         segments_(context, lookout_, options_.make_room),
-        engine_(context, lookout_, flight_, segments_,
+        engine_(context, lookout_, flight_,
                 {.blocks = options_.sum_blocks, .longest = options_.max_launch}),
         ring_(kRing) {
     grow(kFirstSegment);
@@ -196,6 +196,7 @@ class Core : public std::enable_shared_from_this<Core> {
     flight_.begin(job);  // throws before anything is enqueued
     ++started_;
     flight_.await_peers(*job);
+    reach(*job);
     std::shared_ptr<Job>& former = ring_[job->sequence % kRing];
     try {
       engine_.enqueue(*job, exchange, stream, fences, former ? former->end : nullptr);
@@ -211,6 +212,19 @@ class Core : public std::enable_shared_from_this<Core> {
       if (found != used_.end()) found->second.fences = {job->end};
     }
     return job;
+  }
+
+  // Maps what the peers granted, before anything is enqueued.
+  void reach(Job& job) {
+    try {
+      for (int q = 0; q < size() && job.landing.bytes > 0; ++q) {
+        job.landings.push_back(segments_.reach(q, job.places[q]));
+      }
+    } catch (const Error& error) {
+      flight_.fail(job.what, lookout_.local(error.what()));
+      flight_.withdraw(job);
+      throw Error(flight_.error());
+    }
   }
 
   // Makes the current stream wait. Throws the exchange's error.
