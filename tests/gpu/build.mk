@@ -39,10 +39,14 @@ GPU_PARTS := programs mps
 GPU_SUITES_programs := $(addprefix $(TESTBIN)/,$(GPU_TESTS))
 GPU_SUITES_mps := $(foreach t,$(GPU_TESTS),"tests/gpu/with_mps $(TESTBIN)/$(t)")
 ifneq ($(TORCH_PYTHON),)
-GPU_PARTS += cases-2 cases-4 cases-8 training profile
+GPU_PARTS += cases-2 cases-4 cases-8 nodes training profile
 $(foreach w,2 4 8,$(eval GPU_SUITES_cases-$(w) := "tests/gpu/with_mps tests/fsdp/run_cases --every --world $(w)"))
 GPU_SUITES_training := $(foreach p,losses sequence,"tests/gpu/with_mps tests/fsdp/run_training $(p) --size large")
 GPU_SUITES_profile := "tests/gpu/with_mps tests/gpu/run_profile"
+# Nodes x ranks: 2x2, 2x4, 4x2, 3x2.
+GPU_SUITES_nodes := $(foreach n,2/4 2/8 4/8 3/6,\
+  "tests/gpu/with_mps tests/fsdp/run_cases --nodes $(subst /, --world ,$(n))") \
+  "tests/gpu/with_mps tests/gpu/run_profile --nodes 2 --world 4"
 endif
 COMPUTE_SANITIZER := $(firstword $(shell command -v compute-sanitizer) $(wildcard $(CUDA_HOME)/bin/compute-sanitizer))
 ifneq ($(COMPUTE_SANITIZER),)
