@@ -16,7 +16,7 @@ enum CudaError {
   kDriverMismatch = 803,
 };
 
-// The CUDA preview's kernels are built for compute capability 9.0 and later, and its driver calls
+// The kernels of the CUDA device are built for compute capability 9.0 and later, and its driver calls
 // are those of CUDA 12.0.
 constexpr int kOldestCapability = 9;
 constexpr int kOldestCuda = 12000;

@@ -77,7 +77,10 @@ class Reduction {
     hand_over(grid_.nodes - 1, *summing);
     for (int batch = std::max(0, grid_.batches - 2); batch < grid_.batches; ++batch) add(batch);
     for (const uint64_t exchange : exchanges_) ranks_.rail().wait(exchange);
-    if (ranks_.stage() != nullptr) ranks_.stage()->finish();
+    if (ranks_.stage() != nullptr) {
+      ranks_.stage()->finish();
+      for (const auto& adding : added_) adding->wait();  // now they know whether all went well
+    }
   }
 
  private:
@@ -155,6 +158,7 @@ class Reduction {
       if (device::Stage* const stage = ranks_.stage()) {
         stage->copy(reached_.data() + at, at_rail(at), send.elements * kFloat);
         stage->finish();
+        summing.wait();  // now it knows whether it went well
       }
       const tide_rail_memory partial = reached(at, places_.partial);
       const tide_rail_range range{
@@ -184,6 +188,7 @@ class Reduction {
           stage->copy(at_rail(at), reached_.data() + at, read.count * kFloat);
         }
       }
+      stage->finish();  // open() hands the mirror of this set to the rail again
     }
     device::Exchange exchange;
     exchange.what = call_.what;
@@ -210,7 +215,8 @@ class Reduction {
     exchange.sum.sources = last_of(batch) - first + 1;
     exchange.sum.runs = {
         {.out = 0, .count = grid_.out, .own = batch > 0 ? total : nullptr, .landing = 0}};
-    ranks_.team().start(std::move(exchange))->wait();
+    added_.push_back(ranks_.team().start(std::move(exchange)));
+    added_.back()->wait();
   }
 
   std::span<const void* const> gradients() const { return arguments_.gradients; }
@@ -226,9 +232,10 @@ class Reduction {
   const ScopedSlot rail_slot_;          // two partials, then the receive sets
   const std::span<std::byte> reached_;  // the same memory, or its mirror, as the rail reaches it
   std::optional<ScopedSlot> total_;
-  const std::vector<layout::LevelTwoSend> sends_;      // by c
-  std::vector<std::vector<layout::FinalRead>> reads_;  // by local rank
-  std::vector<uint64_t> exchanges_;                    // of the rail, by batch
+  const std::vector<layout::LevelTwoSend> sends_;        // by c
+  std::vector<std::vector<layout::FinalRead>> reads_;    // by local rank
+  std::vector<uint64_t> exchanges_;                      // of the rail, by batch
+  std::vector<std::shared_ptr<device::Pending>> added_;  // by batch
 };
 
 }  // namespace

@@ -14,6 +14,11 @@ namespace tide::collective {
 namespace {
 
 constexpr const char* kOwner = "the rails between nodes";
+// Collectives of one stage under way or queued. What they read is kept until they are over, so a
+// host that runs far ahead of its GPU must not queue a whole step.
+constexpr size_t kQueued = 2;
+// For them to end when the process does.
+constexpr std::chrono::seconds kLeave{10};
 
 struct Task : device::Completion {
   std::string what;
@@ -83,11 +88,15 @@ struct NodeTeam::State {
   void close() {
     bool busy = false;
     {
-      const std::lock_guard lock(completions->mutex);
+      std::unique_lock lock(completions->mutex);
+      if (stage != nullptr) {
+        completions->changed.wait_for(lock, kLeave, [this] { return queue.empty(); });
+      }
       closing = true;
       busy = !queue.empty();
     }
     queued.notify_all();
+    completions->changed.notify_all();
     if (busy) fate.fail("the process group was closed before it was complete");
     worker.join();
     completions->drop_kept();
@@ -134,6 +143,12 @@ struct NodeTeam::State {
       if (failure.starts_with(prefix)) failure.erase(0, prefix.size());
     }
     fate.fail(failure);
+    // What was enqueued may still write what the task keeps.
+    try {
+      if (stage != nullptr) stage->finish();
+    } catch (const std::exception&) {
+      // It hangs; the team has been given up.
+    }
     return failure;
   }
 
@@ -176,6 +191,7 @@ NodeTeam::~NodeTeam() {
     close();
   } else {
     static_cast<void>(state_.release());  // its thread is not in this process
+    static_cast<void>(stage_.release());  // and its device does not work here
   }
 }
 
@@ -194,7 +210,14 @@ std::shared_ptr<device::Pending> NodeTeam::run(Call call, std::function<void(con
   task->timeout = call.timeout.count() > 0 ? call.timeout : timeout_;
   task->body = std::move(body);
   task->keep = std::move(call.keep);
-  if (stage_) task->mark = stage_->mark();
+  if (stage_) {
+    std::unique_lock lock(state_->completions->mutex);
+    state_->completions->changed.wait(lock, [this] {
+      return state_->queue.size() < kQueued || state_->closing || !state_->error.empty();
+    });
+    lock.unlock();
+    task->mark = stage_->mark();
+  }
   auto pending = device::pending_of(state_->completions, task, kOwner);
   {
     const std::lock_guard lock(state_->completions->mutex);

@@ -62,12 +62,12 @@ class NodeTeam {
   // throws when it cannot be done; then the team and the rail are given up, here and at the peers.
   // It gets the call, with a timeout; call.keep is dropped as device::Exchange says. With a stage
   // the body is in the order of its stream, and Pending::wait() makes the current stream wait
-  // where its stage lets streams wait.
+  // where its stage lets streams wait; blocks while two others are under way or queued.
   // Throws tide::Error after a failure.
   std::shared_ptr<device::Pending> run(Call call, std::function<void(const Call&)> body);
 
-  // Takes leave of the other nodes. What is queued fails, run() throws from here on, and rail() is
-  // no more; does not wait for a peer.
+  // Takes leave of the other nodes. What is queued fails; with a stage, whose callers need not have
+  // waited for it, it first gets a few seconds. run() throws from here on, and rail() is no more.
   void close();
 
   // Why it failed, else empty.
@@ -77,7 +77,7 @@ class NodeTeam {
   struct State;
 
   const std::shared_ptr<device::Team> team_;
-  const std::unique_ptr<device::Stage> stage_;
+  std::unique_ptr<device::Stage> stage_;
   std::unique_ptr<Rail> rail_;  // null once closed
   const int node_;
   const int nodes_;

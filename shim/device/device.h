@@ -116,7 +116,11 @@ class Team {
   // The owner no longer reads the slot (CUDA: after what the current stream holds now). Called by
   // storage deleters: does not throw. A slot whose exchange failed is not used again.
   virtual void release(const Slot& slot) noexcept = 0;
-  // Returns at once. Throws tide::Error when the team has failed before.
+  // One more owner, who releases the slot as well; only the last release() frees it. For teams with
+  // a stage, whose callers may go on before the carrier has come to their exchange.
+  virtual void hold(const Slot& /*slot*/) {}
+  // Host: returns at once. CUDA: when all ranks have started it. Throws tide::Error when the team
+  // has failed before.
   virtual std::shared_ptr<Pending> start(Exchange exchange) = 0;
   virtual TeamStats stats() const = 0;
   // The error of a failed team, else empty.

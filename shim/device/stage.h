@@ -26,7 +26,8 @@ class Stage {
   virtual void enter(const std::shared_ptr<void>& mark) = 0;
   // Between the mirror and memory of the device, in that order.
   virtual void copy(void* to, const void* from, uint64_t bytes) = 0;
-  // Blocks the carrier until all of that is done.
+  // Blocks the carrier until all of that is done, or at most the team's timeout. After a failure of
+  // the team it may be done without having its result: ask the Pendings again.
   virtual void finish() = 0;
 
   // The carrier's collectives 1, 2, ..., `count` are over, well or not.

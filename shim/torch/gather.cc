@@ -46,7 +46,12 @@ Gather::~Gather() {
 }
 
 void Gather::wait_for_work() {
-  work_->wait();
+  try {
+    work_->wait();
+  } catch (const std::exception& error) {
+    traced_.end({}, error.what());
+    throw;
+  }
   traced_.end({});
 }
 

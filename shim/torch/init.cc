@@ -24,8 +24,9 @@ int number_from_environment(const char* name) {
 // The streams of a CUDA job on several nodes wait for the network (shim/device/cuda/stage.h). That
 // takes more hardware channels than the driver gives by itself; it reads this when CUDA starts.
 void ask_for_channels(const tide::shim::Config& config) {
-  const bool nodes = config.local_ranks > 0 || number_from_environment("WORLD_SIZE") >
-                                                   number_from_environment("LOCAL_WORLD_SIZE");
+  const int local = number_from_environment("LOCAL_WORLD_SIZE");  // 0: unknown
+  const bool nodes =
+      config.local_ranks > 0 || (local > 0 && number_from_environment("WORLD_SIZE") > local);
   if (nodes && config.cuda && config.mode == tide::shim::Mode::kOn)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 }

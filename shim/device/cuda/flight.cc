@@ -78,18 +78,13 @@ void Flight::await_peers(Job& job) {
   for (int q = 0; q < lookout_.size(); ++q) {
     std::optional<Place> place;
     for (Patience patience; !(place = boards_[q].published(job.sequence)); patience.wait()) {
-      if (!failed_.load(std::memory_order_acquire)) continue;
-      withdraw(job);
-      throw Error(error_of(job));
+      if (failed_.load(std::memory_order_acquire)) throw Error(error_of(job));
     }
     if (place->bytes != job.landing.bytes) {
-      fail(job.what,
-           lookout_.local("the ranks diverged: exchange " + std::to_string(job.sequence) + " has " +
-                          std::to_string(job.landing.bytes) + " bytes to land on " +
-                          lookout_.name(lookout_.rank()) + " and " + std::to_string(place->bytes) +
-                          " on " + lookout_.name(q)));
-      withdraw(job);
-      throw Error(error_of(job));
+      throw Error("the ranks diverged: exchange " + std::to_string(job.sequence) + " has " +
+                  std::to_string(job.landing.bytes) + " bytes to land on " +
+                  lookout_.name(lookout_.rank()) + " and " + std::to_string(place->bytes) + " on " +
+                  lookout_.name(q));
     }
     places.push_back(*place);
     codes.push_back(code_of(job.sequence, *place));

@@ -56,10 +56,10 @@ class Flight {
   // "<what> cannot start: ..." when the team has failed.
   void begin(const std::shared_ptr<Job>& job);
   // After begin(), before the first operation of `job` is enqueued: waits until the host threads of
-  // all peers have begun the same exchange, and fills job->places and job->codes. No rank waits for
-  // a GPU here. Throws job->error when the team fails meanwhile; `job` has then left the flight.
+  // all peers have begun the same exchange, and fills job.places and job.codes. No rank waits for a
+  // GPU here. Throws tide::Error when the team fails meanwhile or the ranks diverged.
   void await_peers(Job& job);
-  // A job that will not be enqueued, after fail().
+  // A job of which nothing was enqueued, after fail().
   void withdraw(const Job& job);
   // Has it ended or failed? Looks at the board.
   bool settled(Job& job);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "include/tide/error.h"
+#include "shim/device/cuda/stage.h"
 
 namespace tide::device::cuda {
 namespace {
@@ -19,7 +20,10 @@ struct Message {
 }  // namespace
 
 uint32_t Segments::add(uint64_t bytes) {
-  return add(DeviceMapping::create(context_, bytes, make_room_));
+  // The job's allocator waits for the whole GPU when it gives memory back. A carrier must not: the
+  // GPU may be waiting for it.
+  const bool carrier = entered_stream() != nullptr;
+  return add(DeviceMapping::create(context_, bytes, carrier ? nullptr : make_room_));
 }
 
 uint32_t Segments::add(DeviceMapping made) {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "include/tide/error.h"
 #include "shim/device/cuda/driver.h"
 #include "shim/device/cuda/memory.h"
 
@@ -16,31 +17,41 @@ namespace {
 
 thread_local CUstream entered = nullptr;
 
-constexpr int kChannels = 16;
+constexpr int kCallersStreams = 8;
+constexpr int kStreamsOfStage = 2;  // its own, and the team's for it
+std::atomic<int> stages{0};         // of this process
 
-bool enough_channels() {
+int channels() {
   const char* set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return set != nullptr && std::atoi(set) >= kChannels;
+  return set == nullptr ? 0 : std::atoi(set);
 }
 
 // A stream is looked at this often while the carrier waits for it: fast at first.
 constexpr int kEagerLooks = 2000;
 constexpr std::chrono::microseconds kPause{20};
+// What is left for a failed team's streams, which its watchdog releases, to come to an end.
+constexpr std::chrono::seconds kDrain{10};
 
 class CudaStage : public Stage {
  public:
-  CudaStage(std::shared_ptr<Context> context, std::function<CUstream()> current_stream)
+  CudaStage(std::shared_ptr<Context> context, StageOptions options)
       : context_(context),
-        current_stream_(std::move(current_stream)),
+        options_(std::move(options)),
         events_(std::make_shared<EventPool>(context)),
         stream_(context),
         word_memory_(host::create_memory(sizeof(std::atomic<uint64_t>)).mapping),
-        word_(context, word_memory_) {}
+        word_(std::make_unique<PinnedMapping>(context, word_memory_)) {
+    ++stages;
+  }
 
-  // A stream may not have looked at the word since complete().
+  // A stream may not have looked at the word since complete(). Where something hangs, what it may
+  // still touch is left as it is.
   ~CudaStage() override {
+    --stages;
     const Current current(*context_);
-    driver().cuCtxSynchronize();
+    if (!stuck_ && driver().cuCtxSynchronize() == CUDA_SUCCESS) return;
+    static_cast<void>(word_.release());
+    new std::vector<Mirror>(std::move(mirrors_));
   }
 
   std::span<std::byte> host(uint64_t bytes) override {
@@ -56,7 +67,7 @@ class CudaStage : public Stage {
 
   std::shared_ptr<void> mark() override {
     const Current current(*context_);
-    return events_->record(current_stream_());
+    return events_->record(options_.current_stream());
   }
 
   void enter(const std::shared_ptr<void>& mark) override {
@@ -76,11 +87,24 @@ class CudaStage : public Stage {
   // Not cuStreamSynchronize: it would keep a core busy for as long as a GPU computes.
   void finish() override {
     const Current current(*context_);
+    auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+    bool failed = false;
     for (int looks = 0;; ++looks) {
       const CUresult result = driver().cuStreamQuery(stream_.get());
       if (result == CUDA_SUCCESS) return;
       if (result != CUDA_ERROR_NOT_READY) check(result, "wait for copies of a GPU");
-      if (looks >= kEagerLooks) std::this_thread::sleep_for(kPause);
+      if (looks < kEagerLooks) continue;
+      const auto now = std::chrono::steady_clock::now();
+      if (!failed && !options_.failure().empty()) {
+        failed = true;
+        deadline = std::min(deadline, now + kDrain);
+      }
+      if (now >= deadline) {
+        stuck_ = true;
+        throw Error(failed ? options_.failure()
+                           : "what the job had enqueued before did not end in time");
+      }
+      std::this_thread::sleep_for(kPause);
     }
   }
 
@@ -88,16 +112,18 @@ class CudaStage : public Stage {
     word().store(count, std::memory_order_release);
   }
 
-  bool streams_may_wait() const override { return enough_channels_; }
+  bool streams_may_wait() const override {
+    return channels_ >= kCallersStreams + kStreamsOfStage * stages;
+  }
 
   void await(uint64_t count) override {
     const Current current(*context_);
     CUstreamBatchMemOpParams operation{};
     operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
-    operation.waitValue.address = word_.address();
+    operation.waitValue.address = word_->address();
     operation.waitValue.value64 = count;
     operation.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-    check(driver().cuStreamBatchMemOp(current_stream_(), 1, &operation, /*flags=*/0),
+    check(driver().cuStreamBatchMemOp(options_.current_stream(), 1, &operation, /*flags=*/0),
           "enqueue a wait");
   }
 
@@ -112,23 +138,23 @@ class CudaStage : public Stage {
   }
 
   const std::shared_ptr<Context> context_;
-  const std::function<CUstream()> current_stream_;
+  const StageOptions options_;
   const std::shared_ptr<EventPool> events_;
   const Stream stream_;
   const std::shared_ptr<host::Mapping> word_memory_;
-  const PinnedMapping word_;
+  std::unique_ptr<PinnedMapping> word_;
   std::vector<Mirror> mirrors_;
-  const bool enough_channels_ = enough_channels();  // the driver read it when CUDA started
+  const int channels_ = channels();  // the driver read it when CUDA started
+  bool stuck_ = false;               // something did not end
 };
 
 }  // namespace
 
 CUstream entered_stream() { return entered; }
 
-std::unique_ptr<Stage> make_stage(std::shared_ptr<Context> context,
-                                  std::function<CUstream()> current_stream) {
+std::unique_ptr<Stage> make_stage(std::shared_ptr<Context> context, StageOptions options) {
   const Current current(*context);
-  return std::make_unique<CudaStage>(std::move(context), std::move(current_stream));
+  return std::make_unique<CudaStage>(std::move(context), std::move(options));
 }
 
 }  // namespace tide::device::cuda

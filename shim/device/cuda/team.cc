@@ -134,12 +134,25 @@ class Core : public std::enable_shared_from_this<Core> {
     const std::optional<Slot> slot = take(bytes);
     if (!slot) return std::nullopt;
     const Current current(*context_);
-    const std::lock_guard lock(heap_mutex_);
-    for (const Fence& fence : used_[{slot->segment, slot->offset}].fences) {
-      check(driver().cuStreamWaitEvent(current_stream(), static_cast<CUevent>(fence.get()), 0),
-            "wait for the last use of a landing slot");
+    std::vector<Fence> fences;
+    {
+      const std::lock_guard lock(heap_mutex_);
+      fences = used_[{slot->segment, slot->offset}].fences;
+    }
+    for (const Fence& fence : fences) {
+      const auto event = static_cast<CUevent>(fence.get());
+      if (driver().cuStreamWaitEvent(current_stream(), event, /*flags=*/0) == CUDA_SUCCESS)
+        continue;
+      release(*slot);
+      return std::nullopt;
     }
     return slot;
+  }
+
+  void hold(const Slot& slot) {
+    const std::lock_guard lock(heap_mutex_);
+    const auto found = used_.find({slot.segment, slot.offset});
+    if (found != used_.end()) ++found->second.owners;
   }
 
   void release(const Slot& slot) {
@@ -155,8 +168,12 @@ class Core : public std::enable_shared_from_this<Core> {
     const std::lock_guard lock(heap_mutex_);
     const auto found = used_.find({slot.segment, slot.offset});
     if (found == used_.end()) return;
-    for (Fence& fence : found->second.fences) fences.push_back(std::move(fence));
-    const Place place = found->second.place;
+    Used& used = found->second;
+    used.ends.push_back(std::move(fences.front()));
+    if (--used.owners > 0) return;
+    fences = std::move(used.ends);
+    for (Fence& fence : used.fences) fences.push_back(std::move(fence));
+    const Place place = used.place;
     (place.segment == common_segment_ ? common_heap_ : heap_).give(place, std::move(fences));
     used_.erase(found);
   }
@@ -195,14 +212,19 @@ class Core : public std::enable_shared_from_this<Core> {
     job->code = code_of(job->sequence, job->landing);
     flight_.begin(job);  // throws before anything is enqueued
     ++started_;
-    flight_.await_peers(*job);
-    reach(*job);
     std::shared_ptr<Job>& former = ring_[job->sequence % kRing];
+    bool enqueued = false;  // some of it
     try {
+      flight_.await_peers(*job);
+      for (int q = 0; q < size() && job->landing.bytes > 0; ++q) {
+        job->landings.push_back(segments_.reach(q, job->places[q]));
+      }
+      enqueued = true;
       engine_.enqueue(*job, exchange, stream, fences, former ? former->end : nullptr);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       flight_.fail(job->what, lookout_.local(error.what()));
-      throw Error(flight_.error());
+      if (!enqueued) flight_.withdraw(*job);
+      throw Error(flight_.error_of(*job));
     }
     former = job;
     if (job->landing.bytes > 0) {
@@ -212,19 +234,6 @@ class Core : public std::enable_shared_from_this<Core> {
       if (found != used_.end()) found->second.fences = {job->end};
     }
     return job;
-  }
-
-  // Maps what the peers granted, before anything is enqueued.
-  void reach(Job& job) {
-    try {
-      for (int q = 0; q < size() && job.landing.bytes > 0; ++q) {
-        job.landings.push_back(segments_.reach(q, job.places[q]));
-      }
-    } catch (const Error& error) {
-      flight_.fail(job.what, lookout_.local(error.what()));
-      flight_.withdraw(job);
-      throw Error(flight_.error());
-    }
   }
 
   // Makes the current stream wait. Throws the exchange's error.
@@ -272,7 +281,10 @@ class Core : public std::enable_shared_from_this<Core> {
   }
 
   std::unique_ptr<Stage> stage() {
-    return make_stage(context_, [core = shared_from_this()] { return core->current_stream(); });
+    const auto core = shared_from_this();
+    return make_stage(context_, {.current_stream = [core] { return core->current_stream(); },
+                                 .failure = [core] { return core->flight_.error(); },
+                                 .timeout = options_.timeout});
   }
 
   // Waits for what is in flight and for the last readers of the slots. When something hangs on the
@@ -295,6 +307,8 @@ class Core : public std::enable_shared_from_this<Core> {
   struct Used {
     Place place;
     std::vector<Fence> fences;  // of former uses, then the end of its last exchange
+    std::vector<Fence> ends;    // of owners that have released it, while others have not
+    int owners = 1;
   };
 
   std::vector<Board> trade_boards() {
@@ -426,18 +440,23 @@ class CudaTeam : public Team {
     return core_->acquire(bytes);
   }
   std::optional<Slot> acquire_free(uint64_t bytes) override {
-    if (forked()) throw_forked();
-    return core_->acquire_free(bytes);
+    return forked() ? std::nullopt : core_->acquire_free(bytes);
   }
   void release(const Slot& slot) noexcept override {
     if (!forked()) core_->release(slot);
+  }
+  void hold(const Slot& slot) override {
+    if (!forked()) core_->hold(slot);
   }
   std::shared_ptr<Pending> start(Exchange exchange) override {
     if (forked()) throw_forked();
     core_->sweep();
     return std::make_shared<CudaPending>(core_, core_->start(std::move(exchange)));
   }
-  std::unique_ptr<Stage> stage() override { return core_->stage(); }
+  std::unique_ptr<Stage> stage() override {
+    if (forked()) throw_forked();
+    return core_->stage();
+  }
   TeamStats stats() const override { return forked() ? TeamStats{} : core_->stats(); }
   std::string error() const override {
     return forked() ? "the process was forked" : core_->flight().error();

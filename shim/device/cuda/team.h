@@ -8,7 +8,8 @@
 //   with an error that names both sizes. Each rank acquires and releases slots when it likes;
 // - start() waits until the host threads of all ranks have started the same exchange, since each
 //   says where it lands there, but never for a GPU; a rank's host thread cannot run further ahead
-//   of the others than that. Then it enqueues; the exchange begins behind what the current stream
+//   of the others than that, and ranks that start exchanges of several teams on one thread start
+//   them in one order. Then it enqueues; the exchange begins behind what the current stream
 //   holds, and a stream sees its result when Pending::wait() has been called with that stream
 //   current. No stream may be capturing;
 // - Exchange::keep is dropped with the Pending once wait() has been called: what it owns must then

@@ -40,6 +40,8 @@ void validate(const Exchange& exchange, int rank, int size) {
   const auto sources = static_cast<uint64_t>(of_ranks ? size : sum.sources);
   const uint64_t places = sources - (of_ranks && rank == size - 1 ? 2 : 1);  // last one read
   for (const SumRun& run : sum.runs) {
+    check(of_ranks || (run.own == nullptr) == (sum.runs.front().own == nullptr), exchange,
+          "a sum over places with own memory in some runs only");
     if (run.count == 0) continue;
     check(sum.output != nullptr, exchange, "a sum without an output");
     check(run.own != nullptr || !of_ranks, exchange, "a sum without this rank's own source");
