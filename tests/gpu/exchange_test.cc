@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "include/tide/error.h"
@@ -289,6 +291,52 @@ TEST(Streams, RunBesideWaitingOnes) {
   EXPECT_EQ(run_beside_waiting(12, "16"), "they run");
   EXPECT_EQ(run_beside_waiting(28, "32"), "they run");
   EXPECT_EQ(run_beside_waiting(2, "1"), "they do not run");  // why there must be enough
+}
+
+// A thread of the job that frees memory waits for the whole GPU, while a stream there waits for the
+// carrier of a collective, which must still be able to enqueue.
+TEST(Streams, WorkIsEnqueuedBesideAThreadThatFrees) {
+  const auto results = run_processes(
+      1,
+      [&](int rank, Board&) -> std::string {
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+        take_gpu(rank);
+        uint64_t* word = nullptr;
+        good(cudaHostAlloc(reinterpret_cast<void**>(&word), sizeof *word, cudaHostAllocMapped));
+        *word = 0;
+        GpuMemory from(1 << 20), to(1 << 20);
+        void* freed = nullptr;
+        good(cudaMalloc(&freed, 64 << 20));
+        delay(1, nullptr);
+        GpuStream waiting, ours;
+        good(cudaDeviceSynchronize());
+        wait_for_word(word, 1, waiting);
+        std::atomic<bool> is_freed = false;
+        std::thread freeing([&] {
+          cudaFree(freed);
+          is_freed = true;
+        });
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        std::atomic<bool> done = false;
+        std::thread carrier([&] {
+          for (int i = 0; i < 20; ++i) {
+            cudaMemcpyAsync(to.as(), from.as(), to.bytes(), cudaMemcpyDeviceToDevice, ours);
+            delay(10, ours);
+            wait_for_word(word, 0, ours);
+          }
+          while (cudaStreamQuery(ours) == cudaErrorNotReady) std::this_thread::yield();
+          done = true;
+        });
+        std::this_thread::sleep_for(std::chrono::seconds(2));
+        std::string result = done ? "" : "the carrier cannot enqueue";
+        if (is_freed) result += "the free did not wait: nothing was tested";
+        *static_cast<volatile uint64_t*>(word) = 1;
+        freeing.join();
+        carrier.join();
+        return result;
+      },
+      [](const std::vector<pid_t>&, Board&) {});
+  EXPECT_EQ(results, all_good(1));
 }
 
 TEST(Streams, ACaptureIsRefused) {
