@@ -1,7 +1,6 @@
 #include "shim/collective/node_all_gather.h"
 
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -29,11 +28,6 @@ std::vector<Run> runs_of(const NodeTeam& ranks, const GatherLayout& layout,
   }
   return runs;
 }
-
-struct Release {
-  device::Slot slot;
-  void operator()(device::Team* team) const { team->release(slot); }
-};
 
 void gather(NodeTeam& ranks, const GatherLayout& layout, std::span<const void* const> shards,
             const device::Slot& slot, layout::Schedule schedule, const Call& call) {
@@ -136,22 +130,10 @@ std::shared_ptr<device::Pending> all_gather(NodeTeam& ranks, const GatherLayout&
                                             std::span<const void* const> shards,
                                             const device::Slot& slot, layout::Schedule schedule,
                                             Call call) {
-  const auto body = [&ranks, layout, slot, schedule,
-                     shards = std::vector<const void*>(shards.begin(), shards.end())](
-                        const Call& call) { gather(ranks, layout, shards, slot, schedule, call); };
-  if (ranks.stage() == nullptr) return ranks.run(std::move(call), body);
-
-  // The caller may release the slot before the thread of `ranks` comes to use it.
-  ranks.team().hold(slot);
-  try {
-    return ranks.run(std::move(call), [&ranks, slot, body](const Call& call) {
-      const std::unique_ptr<device::Team, Release> held(&ranks.team(), Release{slot});
-      body(call);
-    });
-  } catch (const std::exception&) {
-    ranks.team().release(slot);
-    throw;
-  }
+  return ranks.run(std::move(call),
+                   [&ranks, layout, slot, schedule,
+                    shards = std::vector<const void*>(shards.begin(), shards.end())](
+                       const Call& call) { gather(ranks, layout, shards, slot, schedule, call); });
 }
 
 }  // namespace tide::collective

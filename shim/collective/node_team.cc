@@ -14,39 +14,12 @@ namespace tide::collective {
 namespace {
 
 constexpr const char* kOwner = "the rails between nodes";
-// Collectives of one stage under way or queued. What they read is kept until they are over, so a
-// host that runs far ahead of its GPU must not queue a whole step.
-constexpr size_t kQueued = 2;
-// For them to end when the process does.
-constexpr std::chrono::seconds kLeave{10};
 
 struct Task : device::Completion {
   std::string what;
   std::chrono::milliseconds timeout{0};
   std::function<void(const Call&)> body;
   std::shared_ptr<void> mark;  // of the stage, if there is one
-  uint64_t number = 0;         // 1, 2, ...
-};
-
-// What a caller on a GPU holds: its streams wait, its threads do not.
-class StagedPending : public device::Pending {
- public:
-  StagedPending(std::shared_ptr<device::Pending> inner, device::Stage& stage, uint64_t number)
-      : inner_(std::move(inner)), stage_(stage), number_(number) {}
-  void wait() override {
-    if (!inner_->done() && stage_.streams_may_wait()) {
-      stage_.await(number_);
-    } else {
-      inner_->wait();  // throws what went wrong
-    }
-  }
-  bool done() const override { return inner_->done(); }
-  std::string error() const override { return inner_->error(); }
-
- private:
-  const std::shared_ptr<device::Pending> inner_;
-  device::Stage& stage_;
-  const uint64_t number_;
 };
 
 }  // namespace
@@ -88,15 +61,11 @@ struct NodeTeam::State {
   void close() {
     bool busy = false;
     {
-      std::unique_lock lock(completions->mutex);
-      if (stage != nullptr) {
-        completions->changed.wait_for(lock, kLeave, [this] { return queue.empty(); });
-      }
+      const std::lock_guard lock(completions->mutex);
       closing = true;
       busy = !queue.empty();
     }
     queued.notify_all();
-    completions->changed.notify_all();
     if (busy) fate.fail("the process group was closed before it was complete");
     worker.join();
     completions->drop_kept();
@@ -122,7 +91,6 @@ struct NodeTeam::State {
       }
       queue.pop_front();
       completions->finish(*task, failure.empty() ? "" : task->what + " failed: " + failure);
-      if (stage != nullptr) stage->complete(task->number);
     }
   }
 
@@ -160,7 +128,6 @@ struct NodeTeam::State {
   std::condition_variable queued;
   // Guarded by completions->mutex.
   std::deque<std::shared_ptr<Task>> queue;
-  uint64_t tasks = 0;  // ever queued
   bool closing = false;
   std::string reason;
   std::string error;  // "all-gather of layers.3 failed: " + reason
@@ -210,24 +177,13 @@ std::shared_ptr<device::Pending> NodeTeam::run(Call call, std::function<void(con
   task->timeout = call.timeout.count() > 0 ? call.timeout : timeout_;
   task->body = std::move(body);
   task->keep = std::move(call.keep);
-  if (stage_) {
-    std::unique_lock lock(state_->completions->mutex);
-    state_->completions->changed.wait(lock, [this] {
-      return state_->queue.size() < kQueued || state_->closing || !state_->error.empty();
-    });
-    lock.unlock();
-    task->mark = stage_->mark();
-  }
+  if (stage_) task->mark = stage_->mark();
   auto pending = device::pending_of(state_->completions, task, kOwner);
   {
     const std::lock_guard lock(state_->completions->mutex);
     if (state_->closing)
       throw Error(task->what + " cannot start: " + kOwner + " were closed: the process is ending");
     if (!state_->error.empty()) throw Error(task->what + " cannot start: " + state_->error);
-    task->number = ++state_->tasks;
-    if (stage_) {
-      pending = std::make_shared<StagedPending>(std::move(pending), *stage_, task->number);
-    }
     state_->queue.push_back(std::move(task));
   }
   state_->queued.notify_all();

@@ -61,13 +61,13 @@ class NodeTeam {
   // Queues a collective: `body` runs on the thread of this NodeTeam, behind those before it, and
   // throws when it cannot be done; then the team and the rail are given up, here and at the peers.
   // It gets the call, with a timeout; call.keep is dropped as device::Exchange says. With a stage
-  // the body is in the order of its stream, and Pending::wait() makes the current stream wait
-  // where its stage lets streams wait; blocks while two others are under way or queued.
-  // Throws tide::Error after a failure.
+  // the body is in the order of its stream, behind what the caller's stream holds now, and has
+  // ended on the device when it returns: Pending::wait() blocks, on a GPU as well. Throws
+  // tide::Error after a failure.
   std::shared_ptr<device::Pending> run(Call call, std::function<void(const Call&)> body);
 
-  // Takes leave of the other nodes. What is queued fails; with a stage, whose callers need not have
-  // waited for it, it first gets a few seconds. run() throws from here on, and rail() is no more.
+  // Takes leave of the other nodes. What is queued fails, run() throws from here on, and rail() is
+  // no more; does not wait for a peer.
   void close();
 
   // Why it failed, else empty.

@@ -116,9 +116,6 @@ class Team {
   // The owner no longer reads the slot (CUDA: after what the current stream holds now). Called by
   // storage deleters: does not throw. A slot whose exchange failed is not used again.
   virtual void release(const Slot& slot) noexcept = 0;
-  // One more owner, who releases the slot as well; only the last release() frees it. For teams with
-  // a stage, whose callers may go on before the carrier has come to their exchange.
-  virtual void hold(const Slot& /*slot*/) {}
   // Host: returns at once. CUDA: when all ranks have started it. Throws tide::Error when the team
   // has failed before.
   virtual std::shared_ptr<Pending> start(Exchange exchange) = 0;

@@ -9,8 +9,8 @@
 
 namespace tide::device {
 
-// Of one team and one carrying thread. Calls of the caller's threads are mark() and await(); all
-// others are the carrier's. Throw tide::Error when the device refuses.
+// Of one team and one carrying thread. mark() is the callers', all else the carrier's. Throw
+// tide::Error when the device refuses.
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -29,14 +29,6 @@ class Stage {
   // Blocks the carrier until all of that is done, or at most the team's timeout. After a failure of
   // the team it may be done without having its result: ask the Pendings again.
   virtual void finish() = 0;
-
-  // The carrier's collectives 1, 2, ..., `count` are over, well or not.
-  virtual void complete(uint64_t count) noexcept = 0;
-  // Whether callers' streams may wait. Not where a stream that waits could hold up the work that it
-  // waits for: there the caller's thread has to.
-  virtual bool streams_may_wait() const = 0;
-  // The caller's current stream goes on when complete(count) has been called.
-  virtual void await(uint64_t count) = 0;
 };
 
 }  // namespace tide::device

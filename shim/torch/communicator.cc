@@ -6,14 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <mutex>
 
 #include "include/tide/error.h"
 #include "shim/torch/accelerator.h"
-#include "shim/torch/hooks.h"
 #include "shim/torch/log.h"
 #include "shim/torch/python.h"
 
@@ -269,20 +267,6 @@ void join_ranks(Communicator& made, const Joining& join, int rank) {
   }
   made.gathers = join_nodes(join, decision, "gather", made.team, rank, trouble);
   made.reductions = join_nodes(join, decision, "reduce", reducers, rank, "");
-  const device::Stage* stage = made.gathers->stage();
-  if (stage == nullptr) return;
-  // Once more than tide_torch_init() does, and earlier at exit: before CUDA shuts down.
-  static std::once_flag registered;
-  std::call_once(registered, [] {
-    std::atexit([] {
-      if (!forked()) close_rails();
-    });
-  });
-  if (!stage->streams_may_wait()) {
-    log_once(LogLevel::kWarn,
-             "the job's threads wait for collectives between nodes, its streams cannot: set "
-             "CUDA_DEVICE_MAX_CONNECTIONS to 16 or more, up to 32");
-  }
 }
 
 std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, at::Device device,

@@ -16,19 +16,9 @@ extern char** environ;
 
 namespace {
 
-int number_from_environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? 0 : std::atoi(value);
-}
-
-// The streams of a CUDA job on several nodes wait for the network (shim/device/cuda/stage.h). That
-// takes more hardware channels than the driver gives by itself; it reads this when CUDA starts.
-void ask_for_channels(const tide::shim::Config& config) {
-  const int local = number_from_environment("LOCAL_WORLD_SIZE");  // 0: unknown
-  const bool nodes =
-      config.local_ranks > 0 || (local > 0 && number_from_environment("WORLD_SIZE") > local);
-  if (nodes && config.cuda && config.mode == tide::shim::Mode::kOn)
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+int rank_from_environment() {
+  const char* rank = std::getenv("RANK");
+  return rank == nullptr ? 0 : std::atoi(rank);
 }
 
 }  // namespace
@@ -40,7 +30,7 @@ extern "C" __attribute__((visibility("default"))) int tide_torch_init(const char
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   const ConfigResult read = read_config(environment);
-  set_log(read.config.log, number_from_environment("RANK"));
+  set_log(read.config.log, rank_from_environment());
   for (const std::string& warning : read.warnings) log_once(LogLevel::kWarn, warning);
   if (!read.error.empty()) {
     log_once(LogLevel::kError, read.error);
@@ -51,7 +41,6 @@ extern "C" __attribute__((visibility("default"))) int tide_torch_init(const char
     return 1;
   }
   if (read.config.mode == Mode::kOff) return 1;
-  ask_for_channels(read.config);
   try {
     register_hooks(read.config);
   } catch (const std::exception& error) {

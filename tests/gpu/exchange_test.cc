@@ -4,10 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "include/tide/error.h"
@@ -245,98 +243,6 @@ TEST(Streams, AsynchronousCallsDoNotHoldTheCallersStreamUp) {
     return {};
   });
   EXPECT_EQ(results, all_good(size));
-}
-
-// Callers' streams may wait for what a thread of ours must first enqueue
-// (shim/device/cuda/stage.h). Whether four more streams run beside `count` that wait, with so many
-// hardware channels.
-std::string run_beside_waiting(int count, const char* channels) {
-  return run_processes(
-      1,
-      [&](int rank, Board&) -> std::string {
-        setenv("CUDA_DEVICE_MAX_CONNECTIONS", channels, 1);
-        take_gpu(rank);
-        uint64_t* word = nullptr;
-        good(cudaHostAlloc(reinterpret_cast<void**>(&word), sizeof *word, cudaHostAllocMapped));
-        *word = 0;
-        GpuMemory from(1 << 20), to(1 << 20);
-        delay(1, nullptr);  // loads it: that may wait for all streams
-        std::vector<GpuStream> waiting(count), ours(4);
-        good(cudaDeviceSynchronize());
-        for (const GpuStream& stream : waiting) wait_for_word(word, 1, stream);
-        std::string result = "they run";
-        const auto begin = std::chrono::steady_clock::now();
-        for (const GpuStream& stream : ours) {
-          good(cudaMemcpyAsync(to.as(), from.as(), to.bytes(), cudaMemcpyDeviceToDevice, stream));
-          delay(10, stream);
-        }
-        for (const GpuStream& stream : ours) {
-          while (result == "they run" && cudaStreamQuery(stream) == cudaErrorNotReady) {
-            if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(1)) {
-              result = "they do not run";
-            }
-          }
-        }
-        for (const GpuStream& stream : waiting) {
-          if (cudaStreamQuery(stream) != cudaErrorNotReady) result = "a stream does not wait";
-        }
-        *static_cast<volatile uint64_t*>(word) = 1;
-        good(cudaDeviceSynchronize());
-        return result;
-      },
-      [](const std::vector<pid_t>&, Board&) {})[0];
-}
-
-TEST(Streams, RunBesideWaitingOnes) {
-  EXPECT_EQ(run_beside_waiting(12, "16"), "they run");
-  EXPECT_EQ(run_beside_waiting(28, "32"), "they run");
-  EXPECT_EQ(run_beside_waiting(2, "1"), "they do not run");  // why there must be enough
-}
-
-// A thread of the job that frees memory waits for the whole GPU, while a stream there waits for the
-// carrier of a collective, which must still be able to enqueue.
-TEST(Streams, WorkIsEnqueuedBesideAThreadThatFrees) {
-  const auto results = run_processes(
-      1,
-      [&](int rank, Board&) -> std::string {
-        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-        take_gpu(rank);
-        uint64_t* word = nullptr;
-        good(cudaHostAlloc(reinterpret_cast<void**>(&word), sizeof *word, cudaHostAllocMapped));
-        *word = 0;
-        GpuMemory from(1 << 20), to(1 << 20);
-        void* freed = nullptr;
-        good(cudaMalloc(&freed, 64 << 20));
-        delay(1, nullptr);
-        GpuStream waiting, ours;
-        good(cudaDeviceSynchronize());
-        wait_for_word(word, 1, waiting);
-        std::atomic<bool> is_freed = false;
-        std::thread freeing([&] {
-          cudaFree(freed);
-          is_freed = true;
-        });
-        std::this_thread::sleep_for(std::chrono::milliseconds(300));
-        std::atomic<bool> done = false;
-        std::thread carrier([&] {
-          for (int i = 0; i < 20; ++i) {
-            cudaMemcpyAsync(to.as(), from.as(), to.bytes(), cudaMemcpyDeviceToDevice, ours);
-            delay(10, ours);
-            wait_for_word(word, 0, ours);
-          }
-          while (cudaStreamQuery(ours) == cudaErrorNotReady) std::this_thread::yield();
-          done = true;
-        });
-        std::this_thread::sleep_for(std::chrono::seconds(2));
-        std::string result = done ? "" : "the carrier cannot enqueue";
-        if (is_freed) result += "the free did not wait: nothing was tested";
-        *static_cast<volatile uint64_t*>(word) = 1;
-        freeing.join();
-        carrier.join();
-        return result;
-      },
-      [](const std::vector<pid_t>&, Board&) {});
-  EXPECT_EQ(results, all_good(1));
 }
 
 TEST(Streams, ACaptureIsRefused) {

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "include/tide/error.h"
-#include "shim/device/cuda/driver.h"
 #include "shim/device/cuda/team.h"
 #include "tests/gpu/kernels.h"
 
@@ -30,16 +29,6 @@ void GpuStream::after(cudaStream_t other) const {
   good(cudaEventRecord(event, other));
   good(cudaStreamWaitEvent(stream_, event));
   good(cudaEventDestroy(event));
-}
-
-void wait_for_word(uint64_t* word, uint64_t value, cudaStream_t stream) {
-  CUstreamBatchMemOpParams operation{};
-  operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
-  operation.waitValue.address = reinterpret_cast<CUdeviceptr>(word);
-  operation.waitValue.value64 = value;
-  operation.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-  device::cuda::check(device::cuda::driver().cuStreamBatchMemOp(stream, 1, &operation, 0),
-                      "enqueue a wait");
 }
 
 void Hold::put_on(cudaStream_t stream) {

@@ -48,9 +48,6 @@ class GpuStream {
   cudaStream_t stream_ = nullptr;
 };
 
-// Makes the stream wait until the word, in mapped host memory, is at least `value`.
-void wait_for_word(uint64_t* word, uint64_t value, cudaStream_t stream);
-
 // Keeps a stream from going on, without a kernel: a process killed in mid-kernel takes the other
 // clients of its MPS daemon along.
 class Hold {

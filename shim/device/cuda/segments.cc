@@ -20,8 +20,9 @@ struct Message {
 }  // namespace
 
 uint32_t Segments::add(uint64_t bytes) {
-  // The job's allocator waits for the whole GPU when it gives memory back. A carrier must not: the
-  // GPU may be waiting for it.
+  // The job's allocator waits for the whole GPU when it gives memory back, and nobody enqueues
+  // meanwhile. A carrier must not: the ranks' carriers of one kind and the other could end up
+  // waiting for each other.
   const bool carrier = entered_stream() != nullptr;
   return add(DeviceMapping::create(context_, bytes, carrier ? nullptr : make_room_));
 }

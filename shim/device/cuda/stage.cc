@@ -1,9 +1,7 @@
 #include "shim/device/cuda/stage.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,15 +15,6 @@ namespace {
 
 thread_local CUstream entered = nullptr;
 
-constexpr int kCallersStreams = 8;
-constexpr int kStreamsOfStage = 2;  // its own, and the team's for it
-std::atomic<int> stages{0};         // of this process
-
-int channels() {
-  const char* set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return set == nullptr ? 0 : std::atoi(set);
-}
-
 // A stream is looked at this often while the carrier waits for it: fast at first.
 constexpr int kEagerLooks = 2000;
 constexpr std::chrono::microseconds kPause{20};
@@ -38,20 +27,11 @@ class CudaStage : public Stage {
       : context_(context),
         options_(std::move(options)),
         events_(std::make_shared<EventPool>(context)),
-        stream_(context),
-        word_memory_(host::create_memory(sizeof(std::atomic<uint64_t>)).mapping),
-        word_(std::make_unique<PinnedMapping>(context, word_memory_)) {
-    ++stages;
-  }
+        stream_(context) {}
 
-  // A stream may not have looked at the word since complete(). Where something hangs, what it may
-  // still touch is left as it is.
+  // Where something hangs, what it may still touch is left as it is.
   ~CudaStage() override {
-    --stages;
-    const Current current(*context_);
-    if (!stuck_ && driver().cuCtxSynchronize() == CUDA_SUCCESS) return;
-    static_cast<void>(word_.release());
-    new std::vector<Mirror>(std::move(mirrors_));
+    if (stuck_) new std::vector<Mirror>(std::move(mirrors_));
   }
 
   std::span<std::byte> host(uint64_t bytes) override {
@@ -108,44 +88,18 @@ class CudaStage : public Stage {
     }
   }
 
-  void complete(uint64_t count) noexcept override {
-    word().store(count, std::memory_order_release);
-  }
-
-  bool streams_may_wait() const override {
-    return channels_ >= kCallersStreams + kStreamsOfStage * stages;
-  }
-
-  void await(uint64_t count) override {
-    const Current current(*context_);
-    CUstreamBatchMemOpParams operation{};
-    operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
-    operation.waitValue.address = word_->address();
-    operation.waitValue.value64 = count;
-    operation.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-    check(driver().cuStreamBatchMemOp(options_.current_stream(), 1, &operation, /*flags=*/0),
-          "enqueue a wait");
-  }
-
  private:
   struct Mirror {
     std::shared_ptr<host::Mapping> memory;
     PinnedMapping pinned;
   };
 
-  std::atomic<uint64_t>& word() const {
-    return *reinterpret_cast<std::atomic<uint64_t>*>(word_memory_->data());
-  }
-
   const std::shared_ptr<Context> context_;
   const StageOptions options_;
   const std::shared_ptr<EventPool> events_;
   const Stream stream_;
-  const std::shared_ptr<host::Mapping> word_memory_;
-  std::unique_ptr<PinnedMapping> word_;
   std::vector<Mirror> mirrors_;
-  const int channels_ = channels();  // the driver read it when CUDA started
-  bool stuck_ = false;               // something did not end
+  bool stuck_ = false;  // something did not end
 };
 
 }  // namespace

@@ -1,11 +1,8 @@
-// The stage of a CUDA team: pinned mirrors, copies by copy engines, a word that callers' streams
-// wait for.
+// The stage of a CUDA team: pinned mirrors and copies by copy engines.
 //
-// A stream that waits keeps a hardware channel, and the collective that it waits for still has work
-// to enqueue: when all channels are kept, that work does not run. A process has 8 channels, 2 under
-// MPS, CUDA_DEVICE_MAX_CONNECTIONS up to 32 (tests/gpu, Streams.RunBesideWaitingOnes). FSDP2 has
-// five streams that may wait, a job may have a few more; every stage and its team have two. Streams
-// wait only where there are channels for all.
+// No stream of the job waits for the carrier: it still has work to enqueue, and the driver lets
+// nobody enqueue while another thread of the process frees GPU memory, which waits for all streams.
+// So the job's threads wait (NodeTeam::run()).
 #pragma once
 
 #include <cuda.h>

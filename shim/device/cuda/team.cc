@@ -149,12 +149,6 @@ class Core : public std::enable_shared_from_this<Core> {
     return slot;
   }
 
-  void hold(const Slot& slot) {
-    const std::lock_guard lock(heap_mutex_);
-    const auto found = used_.find({slot.segment, slot.offset});
-    if (found != used_.end()) ++found->second.owners;
-  }
-
   void release(const Slot& slot) {
     const Current current(*context_);
     std::vector<Fence> fences;
@@ -168,12 +162,8 @@ class Core : public std::enable_shared_from_this<Core> {
     const std::lock_guard lock(heap_mutex_);
     const auto found = used_.find({slot.segment, slot.offset});
     if (found == used_.end()) return;
-    Used& used = found->second;
-    used.ends.push_back(std::move(fences.front()));
-    if (--used.owners > 0) return;
-    fences = std::move(used.ends);
-    for (Fence& fence : used.fences) fences.push_back(std::move(fence));
-    const Place place = used.place;
+    for (Fence& fence : found->second.fences) fences.push_back(std::move(fence));
+    const Place place = found->second.place;
     (place.segment == common_segment_ ? common_heap_ : heap_).give(place, std::move(fences));
     used_.erase(found);
   }
@@ -307,8 +297,6 @@ class Core : public std::enable_shared_from_this<Core> {
   struct Used {
     Place place;
     std::vector<Fence> fences;  // of former uses, then the end of its last exchange
-    std::vector<Fence> ends;    // of owners that have released it, while others have not
-    int owners = 1;
   };
 
   std::vector<Board> trade_boards() {
@@ -444,9 +432,6 @@ class CudaTeam : public Team {
   }
   void release(const Slot& slot) noexcept override {
     if (!forked()) core_->release(slot);
-  }
-  void hold(const Slot& slot) override {
-    if (!forked()) core_->hold(slot);
   }
   std::shared_ptr<Pending> start(Exchange exchange) override {
     if (forked()) throw_forked();
