@@ -63,15 +63,17 @@ class Core : public std::enable_shared_from_this<Core> {
                "write to the memory of " + lookout_.name(q));
     }
   }
-  void find_marks(uint32_t segment = 1) {
+  void find_marks() {
+    find_marks(1, rank(), "peer access between the GPUs does not work here (IOMMU or ACS?)");
+  }
+  // Those that each rank left for `to` in this segment.
+  void find_marks(uint32_t segment, int to, const char* remedy) {
     std::vector<uint64_t> marks(size());
     copy_now(reinterpret_cast<CUdeviceptr>(marks.data()), segments_.address(segment),
              marks.size() * sizeof(uint64_t), "read landing memory");
     for (int q = 0; q < size(); ++q) {
-      if (marks[q] == mark_of(q, segment == 1 ? rank() : kEveryRank)) continue;
-      throw Error("what " + lookout_.name(q) + " wrote to this GPU did not arrive",
-                  segment == 1 ? "peer access between the GPUs does not work here (IOMMU or ACS?)"
-                               : "multicast does not work here: TIDE_MULTICAST=off");
+      if (marks[q] == mark_of(q, to)) continue;
+      throw Error("what " + lookout_.name(q) + " wrote to this GPU did not arrive", remedy);
     }
   }
 
@@ -96,7 +98,7 @@ class Core : public std::enable_shared_from_this<Core> {
              sizeof mark, "write to a multicast object");
   }
   void use_common() {
-    find_marks(common_segment_);
+    find_marks(common_segment_, kEveryRank, "multicast does not work here: TIDE_MULTICAST=off");
     engine_.use_multicast(common_segment_, multicast_->address());
     const std::lock_guard lock(heap_mutex_);
     common_heap_.add(common_segment_, multicast_->bytes());
