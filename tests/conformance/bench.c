@@ -20,11 +20,10 @@ static void bandwidth(size_t size, double seconds) {
   struct channel channel = open_channel(0, world.device);
   struct buffer buffer = make_buffer(&channel, kDepth * (size + 1));
   void* requests[kDepth];
-  int count = (int)(4e8 / (double)(size + 20000));
-  count = count < 64 ? 64 : count;
+  int count = 2 * kDepth;
   int tag = 0;
-  /* The first run only warms up and tells how many messages fill `seconds`. */
-  for (int run = 0; run < 2; ++run) {
+  /* Ever longer runs warm up, until one is long enough to tell how many messages fill `seconds`. */
+  for (int last = 0, over = 0; !over;) {
     barrier();
     const double begin = now_seconds();
     for (int i = 0; i < count + kDepth; ++i) {
@@ -36,7 +35,7 @@ static void bandwidth(size_t size, double seconds) {
                                  : start_send(&channel, place, size, tag, buffer.memory);
     }
     double took = now_seconds() - begin;
-    if (run == 1 && world.rank == 0) {
+    if (last && world.rank == 0) {
       printf(
           "{\"what\": \"bandwidth\", \"bytes\": %zu, \"messages\": %d, \"MB/s\": %.1f, "
           "\"us_per_message\": %.3f}\n",
@@ -47,21 +46,26 @@ static void bandwidth(size_t size, double seconds) {
       send_bytes(&took, sizeof(took));
     else
       receive_bytes(&took, sizeof(took));
-    const double wanted = count * seconds / took;
+    over = last;
+    last = took > seconds / 4;
+    const double growth = seconds / took < 8 ? seconds / took : 8;
+    const double wanted = count * growth;
     count = wanted < kDepth ? kDepth : wanted > 1e6 ? 1000000 : (int)wanted;
   }
   free_buffer(&channel, &buffer);
   close_channel(&channel);
 }
 
-/* Ping-pong; half of the round trip. */
+/* Ping-pong, twice halved: from one send to the next, with all that is done in between (what
+ * perftest calls latency), and from a send to its answer. */
 static void latency(size_t size, int rounds) {
   struct channel ways[2] = {open_channel(0, world.device), open_channel(1, world.device)};
   struct channel* in = world.rank == 0 ? &ways[0] : &ways[1];
   struct channel* out = world.rank == 0 ? &ways[1] : &ways[0];
   struct buffer sent = make_buffer(out, size + 1);
   struct buffer got = make_buffer(in, kDepth * (size + 1));
-  double* half = malloc(sizeof(double) * (size_t)rounds);
+  double* period = malloc(sizeof(double) * (size_t)rounds);
+  double* answer = malloc(sizeof(double) * (size_t)rounds);
   void* receives[kDepth];
   void* sending = NULL;
   int tag = 0, posted = 0;
@@ -75,21 +79,24 @@ static void latency(size_t size, int rounds) {
     if (world.rank == 1) sending = start_send(out, sent.data, size, tag, sent.memory);
     finish(receives[i % kDepth], NULL);
     if (world.rank == 0) sending = start_send(out, sent.data, size, tag, sent.memory);
-    half[i] = (now_seconds() - begin) / 2 * 1e6;
+    answer[i] = (now_seconds() - begin) / 2 * 1e6;
     void* place = got.data + (size_t)(i % kDepth) * size;
     receives[i % kDepth] = start_receive(in, 1, &place, &size, &tag, &got.memory);
     finish(sending, NULL);
+    period[i] = (now_seconds() - begin) / 2 * 1e6;
   }
   if (world.rank == 1) {
-    qsort(half, (size_t)rounds, sizeof(double), by_value);
+    qsort(period, (size_t)rounds, sizeof(double), by_value);
+    qsort(answer, (size_t)rounds, sizeof(double), by_value);
     printf(
         "{\"what\": \"latency\", \"bytes\": %zu, \"us_median\": %.3f, \"us_p99\": %.3f, "
-        "\"us_min\": %.3f}\n",
-        size, half[rounds / 2], half[rounds * 99 / 100], half[0]);
+        "\"us_min\": %.3f, \"us_answer_median\": %.3f}\n",
+        size, period[rounds / 2], period[rounds * 99 / 100], period[0], answer[rounds / 2]);
     fflush(stdout);
   }
   barrier();
-  free(half);
+  free(period);
+  free(answer);
   free_buffer(out, &sent);
   free_buffer(in, &got);
   close_channel(&ways[0]);
