@@ -16,8 +16,8 @@ enum CudaError {
   kDriverMismatch = 803,
 };
 
-// The kernels of the CUDA device are built for compute capability 9.0 and later, and its driver calls
-// are those of CUDA 12.0.
+// The kernels of the CUDA device are built for compute capability 9.0 and later, and its driver
+// calls are those of CUDA 12.0.
 constexpr int kOldestCapability = 9;
 constexpr int kOldestCuda = 12000;
 

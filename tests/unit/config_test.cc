@@ -42,13 +42,12 @@ TEST(Config, Defaults) {
 }
 
 TEST(Config, EveryValue) {
-  const ConfigResult result =
-      read({"TIDE_SHIM=observe", "TIDE_LOG=debug", "TIDE_REPORT=/tmp/r-%r.json",
-            "TIDE_TRACE=/tmp/t-%r.json", "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock",
-            "TIDE_REDUCE_SCATTER_GRADIENTS=slot_reuse", "TIDE_TIMEOUT=200ms",
-            "TIDE_JOIN_TIMEOUT=2min", "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=off",
-            "TIDE_REDUCE_SCATTER_BLOCKS=8", "TIDE_REDUCE_SCATTER_LAUNCH=1500us",
-            "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=6GiB"});
+  const ConfigResult result = read(
+      {"TIDE_SHIM=observe", "TIDE_LOG=debug", "TIDE_REPORT=/tmp/r-%r.json",
+       "TIDE_TRACE=/tmp/t-%r.json", "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock",
+       "TIDE_REDUCE_SCATTER_GRADIENTS=slot_reuse", "TIDE_TIMEOUT=200ms", "TIDE_JOIN_TIMEOUT=2min",
+       "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=off", "TIDE_REDUCE_SCATTER_BLOCKS=8",
+       "TIDE_REDUCE_SCATTER_LAUNCH=1500us", "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=6GiB"});
   EXPECT_EQ(result.error, "");
   EXPECT_EQ(result.config.mode, Mode::kObserve);
   EXPECT_EQ(result.config.log, LogLevel::kDebug);

@@ -238,8 +238,10 @@ class SetUp {
   std::string ask() {
     if (settings_.bytes == 0) throw Refusal{"none was asked for"};
     if (lookout_.size() < 2) throw Refusal{"there is only one rank"};
-#define TIDE_LACKS(NAME) \
-  if (driver_.NAME == nullptr) throw Refusal{"the CUDA driver lacks " #NAME};
+#define TIDE_LACKS(NAME)                       \
+  if (driver_.NAME == nullptr) throw Refusal { \
+      "the CUDA driver lacks " #NAME           \
+    };
     TIDE_MULTICAST_FUNCTIONS(TIDE_LACKS)
 #undef TIDE_LACKS
     if (attribute(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) == 0) {
