@@ -238,12 +238,12 @@ class SetUp {
   std::string ask() {
     if (settings_.bytes == 0) throw Refusal{"none was asked for"};
     if (lookout_.size() < 2) throw Refusal{"there is only one rank"};
-#define TIDE_LACKS(NAME)                       \
-  if (driver_.NAME == nullptr) throw Refusal { \
-      "the CUDA driver lacks " #NAME           \
+    auto need = [](bool there, const char* name) {
+      if (!there) throw Refusal{std::string("the CUDA driver lacks ") + name};
     };
-    TIDE_MULTICAST_FUNCTIONS(TIDE_LACKS)
-#undef TIDE_LACKS
+#define TIDE_NEED(NAME) need(driver_.NAME != nullptr, #NAME);
+    TIDE_MULTICAST_FUNCTIONS(TIDE_NEED)
+#undef TIDE_NEED
     if (attribute(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) == 0) {
       throw Refusal{"the GPU does not support multicast"};
     }
