@@ -28,6 +28,7 @@ constexpr Names kLogLevels[] = {"error", "warn", "info", "debug"};
 constexpr Names kGatherTiers[] = {"layout", "coalesced", "stock"};
 constexpr Names kReduceTiers[] = {"layout", "stock"};
 constexpr Names kGradients[] = {"in_place", "slot_reuse"};
+constexpr Names kCuda[] = {"off", "on", "rails"};
 // In the order of NCCL's numbers: see rules.h.
 constexpr Names kCollectives[] = {"broadcast", "reduce", "all_gather", "reduce_scatter",
                                   "all_reduce"};
@@ -397,9 +398,11 @@ constexpr Key kKeys[] = {
     {.name = "shim.cuda",
      .type = Type::kChoice,
      .standard = "on",
-     .choices = kOffOn,
+     .choices = kCuda,
      .variable = "TIDE_CUDA",
-     .meaning = "off: CUDA tensors stay stock"},
+     .meaning =
+         "off: CUDA tensors stay stock; on: ranks on one machine take the layout tier, those on "
+         "several the coalesced one; rails: these the layout tier too, through host memory"},
     {.name = "shim.multicast",
      .type = Type::kChoice,
      .standard = "off",

@@ -257,6 +257,10 @@ void join_ranks(Communicator& made, const Joining& join, int rank) {
     made.team = join_team(join, decision, rank, "team");
     return;
   }
+  if (!join.device.is_cpu() && join.config.cuda != CudaChoice::kRails)
+    throw Error("the ranks are on " + std::to_string(decision.nodes) +
+                " nodes, between which GPU memory would pass through host memory; TIDE_CUDA=rails "
+                "does that");
   std::shared_ptr<device::Team> reducers;
   std::string trouble;
   try {

@@ -38,7 +38,7 @@ Config config_of(const profile::Profile& profile) {
   if (profile.present("shim.timeout")) config.timeout = duration(profile, "shim.timeout");
   config.join_timeout = duration(profile, "shim.join_timeout");
   config.local_ranks = number<int>(profile, "shim.local_ranks");
-  config.cuda = number<bool>(profile, "shim.cuda");
+  config.cuda = number<CudaChoice>(profile, "shim.cuda");
   config.sum_blocks = number<int>(profile, "shim.reduce_scatter.blocks");
   config.sum_launch = std::chrono::ceil<std::chrono::microseconds>(
       std::chrono::nanoseconds(profile.number("shim.reduce_scatter.launch")));
@@ -77,7 +77,7 @@ std::string Config::shared_settings() const {
       {"shim.reduce_scatter.tier", static_cast<int64_t>(reduce_scatter)},
       {"shim.reduce_scatter.gradients", static_cast<int64_t>(gradients)},
       {"shim.local_ranks", local_ranks},
-      {"shim.cuda", cuda},
+      {"shim.cuda", static_cast<int64_t>(cuda)},
       {"shim.multicast", multicast},
       {"shim.multicast_bytes", static_cast<int64_t>(multicast_bytes)},
       {"rail.pacing", static_cast<int64_t>(rail.pacing)},

@@ -18,6 +18,7 @@ enum class LogLevel { kError, kWarn, kInfo, kDebug };
 enum class GatherChoice { kLayout, kCoalesced, kStock };
 enum class ReduceChoice { kLayout, kStock };
 enum class Gradients { kInPlace, kSlotReuse };
+enum class CudaChoice { kOff, kOn, kRails };
 enum class RailPacing { kOff, kHead, kFull };  // a tide_rail_pacing
 enum class Schedule { kAuto, kRing, kDoubling, kDoublingFar };
 
@@ -49,7 +50,7 @@ struct Config {
   std::optional<std::chrono::milliseconds> timeout;  // empty: the process group's
   std::chrono::milliseconds join_timeout{0};
   int local_ranks = 0;  // 0: as the machine is
-  bool cuda = true;
+  CudaChoice cuda = CudaChoice::kOn;
   int sum_blocks = 0;                       // thread blocks of a reduce-scatter's sum on a GPU
   std::chrono::microseconds sum_launch{0};  // how long one launch of them may live
   bool multicast = false;

@@ -72,7 +72,9 @@ void stock(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack
 
 bool forked() { return in_forked_child; }
 
-bool movable(at::Device device) { return carries(device) && (device.is_cpu() || config().cuda); }
+bool movable(at::Device device) {
+  return carries(device) && (device.is_cpu() || config().cuda != CudaChoice::kOff);
+}
 
 bool plain(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && movable(tensor.device()) &&

@@ -51,7 +51,8 @@ def node_environment(local_ranks, rank, fabric):
     nodes. `fabric`: a name that the ranks of one job share."""
     softverbs = LIB / "softverbs"
     return {"TIDE_LOCAL_RANKS": str(local_ranks), "SOFTVERBS_HOST": str(rank // local_ranks),
-            "SOFTVERBS_FABRIC": fabric, "TIDE_NET_INTERFACE": "lo", "TIDE_RAIL_INTERFACE": "lo",
+            "SOFTVERBS_FABRIC": fabric, "TIDE_CUDA": "rails",
+            "TIDE_NET_INTERFACE": "lo", "TIDE_RAIL_INTERFACE": "lo",
             "LD_LIBRARY_PATH": f"{softverbs}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
 
 

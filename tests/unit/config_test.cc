@@ -27,7 +27,7 @@ TEST(Config, Defaults) {
   EXPECT_FALSE(result.config.timeout.has_value());
   EXPECT_EQ(result.config.join_timeout, milliseconds(60000));
   EXPECT_EQ(result.config.local_ranks, 0);
-  EXPECT_TRUE(result.config.cuda);
+  EXPECT_EQ(result.config.cuda, CudaChoice::kOn);
   EXPECT_EQ(result.config.sum_blocks, 16);
   EXPECT_EQ(result.config.sum_launch.count(), 400);
   EXPECT_FALSE(result.config.multicast);
@@ -46,7 +46,7 @@ TEST(Config, EveryValue) {
       {"TIDE_SHIM=observe", "TIDE_LOG=debug", "TIDE_REPORT=/tmp/r-%r.json",
        "TIDE_TRACE=/tmp/t-%r.json", "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock",
        "TIDE_REDUCE_SCATTER_GRADIENTS=slot_reuse", "TIDE_TIMEOUT=200ms", "TIDE_JOIN_TIMEOUT=2min",
-       "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=off", "TIDE_REDUCE_SCATTER_BLOCKS=8",
+       "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=rails", "TIDE_REDUCE_SCATTER_BLOCKS=8",
        "TIDE_REDUCE_SCATTER_LAUNCH=1500us", "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=6GiB"});
   EXPECT_EQ(result.error, "");
   EXPECT_EQ(result.config.mode, Mode::kObserve);
@@ -59,7 +59,7 @@ TEST(Config, EveryValue) {
   EXPECT_EQ(result.config.timeout, milliseconds(200));
   EXPECT_EQ(result.config.join_timeout, milliseconds(120000));
   EXPECT_EQ(result.config.local_ranks, 8);
-  EXPECT_FALSE(result.config.cuda);
+  EXPECT_EQ(result.config.cuda, CudaChoice::kRails);
   EXPECT_EQ(result.config.sum_blocks, 8);
   EXPECT_EQ(result.config.sum_launch.count(), 1500);
   EXPECT_TRUE(result.config.multicast);
