@@ -6,10 +6,10 @@ set -uo pipefail
 cd /opt
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends python3-venv ca-certificates >/dev/null 2>&1
-python=/root/venv/bin/python
-job=(/root/venv/bin/torchrun --standalone --nproc-per-node=2 tests/fsdp/train_llama.py --steps 5)
+python=$HOME/venv/bin/python
+job=($HOME/venv/bin/torchrun --standalone --nproc-per-node=2 tests/fsdp/train_llama.py --steps 5)
 
-venv() { python3 -m venv /root/venv && /root/venv/bin/pip install -q torch==2.13.0 numpy; }
+venv() { python3 -m venv $HOME/venv && $HOME/venv/bin/pip install -q torch==2.13.0 numpy; }
 # A line of each section, and exit status 1 exactly where one says fail.
 doctor() {
   local status=0 section
