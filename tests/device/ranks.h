@@ -23,6 +23,10 @@ constexpr bool kThreadSanitizer = true;
 constexpr bool kThreadSanitizer = false;
 #endif
 
+// What deadlines of tests are multiplied with where everything runs slower (compute-sanitizer):
+// TIDE_TEST_PATIENCE, 1 by default.
+int patience();
+
 // Memory that all ranks see: where they put the texts of a rendezvous and what tests note.
 class Board {
  public:
@@ -31,7 +35,8 @@ class Board {
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 
-  // Rank `rank`'s part of the next exchange of texts; throws tide::Error after 20 s.
+  // Rank `rank`'s part of the next exchange of texts; throws tide::Error after 20 s
+  // times patience().
   std::vector<std::string> exchange(int rank, const std::string& mine);
   // Waits for all ranks.
   void barrier(int rank) { exchange(rank, ""); }
@@ -39,7 +44,7 @@ class Board {
   // 64 words for the test, zero at first.
   uint64_t get(int word) const;
   void set(int word, uint64_t value);
-  // Waits until it is not zero; false after 20 s.
+  // Waits until it is not zero; false after 20 s times patience().
   bool await(int word) const;
 
  private:

@@ -1,5 +1,6 @@
 // A tool that listens to NVTX, as Nsight Systems does: loaded by NVTX_INJECTION64_PATH, it counts
-// ranges and writes what it heard to NVTX_COUNTS.PID when the process ends:
+// ranges of the domain "tide" (NCCL has one too) and writes what it heard to NVTX_COUNTS.PID when
+// the process ends:
 //   {"domain": "tide", "open": 0, "ranges": {category: count}, "bytes": {category: sum},
 //    "messages": [different ones]}
 // Interface: nvtx3/nvtxDetail/nvtxTypes.h and nvtxInit.h.
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 
 namespace {
 
@@ -33,17 +35,25 @@ Heard& heard() {
 }
 
 nvtxDomainHandle_t domain_create(const char* name) {
+  static int others;
+  if (std::string_view(name) != "tide") return reinterpret_cast<nvtxDomainHandle_t>(&others);
   const std::lock_guard lock(heard().mutex);
   heard().domain = name;
   return reinterpret_cast<nvtxDomainHandle_t>(&heard());
 }
 
-void name_category(nvtxDomainHandle_t, uint32_t category, const char* name) {
+bool is_heard(nvtxDomainHandle_t domain) {
+  return domain == reinterpret_cast<nvtxDomainHandle_t>(&heard());
+}
+
+void name_category(nvtxDomainHandle_t domain, uint32_t category, const char* name) {
+  if (!is_heard(domain)) return;
   const std::lock_guard lock(heard().mutex);
   heard().categories[category] = name;
 }
 
-nvtxRangeId_t range_start(nvtxDomainHandle_t, const nvtxEventAttributes_t* attributes) {
+nvtxRangeId_t range_start(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* attributes) {
+  if (!is_heard(domain)) return 0;
   Heard& all = heard();
   const std::lock_guard lock(all.mutex);
   const std::string& category = all.categories[attributes->category];
@@ -54,7 +64,8 @@ nvtxRangeId_t range_start(nvtxDomainHandle_t, const nvtxEventAttributes_t* attri
   return all.last;
 }
 
-void range_end(nvtxDomainHandle_t, nvtxRangeId_t range) {
+void range_end(nvtxDomainHandle_t domain, nvtxRangeId_t range) {
+  if (!is_heard(domain)) return;
   const std::lock_guard lock(heard().mutex);
   heard().open.erase(range);
 }

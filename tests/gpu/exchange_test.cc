@@ -47,7 +47,7 @@ TEST_P(Sizes, AllGatherAndReduceScatterOfOddShapes) {
     GpuStream stream;
     current_stream() = stream;
     GpuMemory wrong(16);
-    good(cudaMemset(wrong.as(), 0, 16));
+    fill(wrong, 0);
     auto team = join_gpu(rank, size, board);
     const std::vector<std::vector<uint64_t>> groups{{1}, {3, 255, 0, 256}, {70001, 2, 4097},
                                                     {0}, {5, 1 << 20, 77}, {9'000'001}};
@@ -104,7 +104,7 @@ class Job {
  public:
   Job(int rank, int size, Board& board)
       : rank_(rank), size_(size), wrong_(16), team_(join_gpu(rank, size, board)) {
-    good(cudaMemset(wrong_.as(), 0, 16));
+    fill(wrong_, 0);
     for (const std::vector<uint64_t>& shards : {std::vector<uint64_t>{3, 40'001, 256},
                                                 {1'000'000, 77},
                                                 {250'000, 250'000, 250'001},
@@ -279,7 +279,7 @@ TEST(Slots, EachRankChoosesItsOwn) {
     GpuStream stream;
     current_stream() = stream;
     GpuMemory wrong(16);
-    good(cudaMemset(wrong.as(), 0, 16));
+    fill(wrong, 0);
     auto team = join_gpu(rank, size, board);
     Random common(7), own(50 + rank);
     std::vector<Slot> kept;
@@ -357,7 +357,7 @@ TEST(Fork, AChildLeavesTheTeamAlone) {
     GpuStream stream;
     current_stream() = stream;
     GpuMemory wrong(16);
-    good(cudaMemset(wrong.as(), 0, 16));
+    fill(wrong, 0);
     auto team = join_gpu(rank, size, board);
     const GpuGather gather({1000}, rank, size);
     gather.fill(1, stream);

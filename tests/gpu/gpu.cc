@@ -23,6 +23,11 @@ void good(cudaError_t result) {
 
 GpuMemory::GpuMemory(uint64_t bytes) : bytes_(bytes) { good(cudaMalloc(&data_, bytes)); }
 
+void fill(const GpuMemory& memory, int byte) {
+  good(cudaMemset(memory.as(), byte, memory.bytes()));
+  good(cudaStreamSynchronize(cudaStreamLegacy));
+}
+
 void GpuStream::after(cudaStream_t other) const {
   cudaEvent_t event;
   good(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -64,7 +69,7 @@ std::vector<std::string> run_gpu_ranks(int size, const RankBody& body) {
 std::unique_ptr<device::Team> join_gpu(int rank, int size, Board& board, int timeout_ms) {
   BoardRendezvous rendezvous(board, rank);
   device::CudaTeamOptions options;
-  options.timeout = std::chrono::milliseconds(timeout_ms);
+  options.timeout = std::chrono::milliseconds(timeout_ms > 0 ? timeout_ms : 20000 * patience());
   options.current_stream = [] { return current_stream(); };
   good(cudaGetDevice(&options.ordinal));
   return device::make_cuda_team(rank, size, rendezvous, options);

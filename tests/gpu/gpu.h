@@ -34,6 +34,9 @@ class GpuMemory {
   uint64_t bytes_;
 };
 
+// Every byte of it, and done when it returns: cudaMemset does not wait, nor do GpuStreams for it.
+void fill(const GpuMemory& memory, int byte);
+
 class GpuStream {
  public:
   GpuStream() { good(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
@@ -71,8 +74,8 @@ std::vector<std::string> run_gpu_ranks(int size, const RankBody& body);
 // What run_gpu_ranks() does first in a rank: takes its GPU. The number of GPUs.
 int take_gpu(int rank);
 
-// On the GPU that was taken.
-std::unique_ptr<device::Team> join_gpu(int rank, int size, Board& board, int timeout_ms = 20000);
+// On the GPU that was taken; the timeout is 20 s times patience() where none is given.
+std::unique_ptr<device::Team> join_gpu(int rank, int size, Board& board, int timeout_ms = 0);
 
 // An all-gather of parameters whose shards have `shards` bytes, parameter-major, by one rank. Its
 // shards are its own memory, filled with the pattern of a round.
