@@ -29,100 +29,145 @@ std::vector<Run> runs_of(const NodeTeam& ranks, const GatherLayout& layout,
   return runs;
 }
 
-void gather(NodeTeam& ranks, const GatherLayout& layout, std::span<const void* const> shards,
-            const device::Slot& slot, layout::Schedule schedule, const Call& call) {
-  Rail& rail = ranks.rail();
-  // The plan: in which round which node-shards travel where.
-  const std::vector<NodeRound> rounds = layout::node_rounds(schedule, ranks.nodes(), ranks.node());
+// One all-gather of one rank.
+class Gathering : public NodeCollective {
+ public:
+  Gathering(NodeTeam& ranks, const GatherLayout& layout, std::span<const void* const> shards,
+            const device::Slot& slot, layout::Schedule schedule)
+      : ranks_(ranks),
+        layout_(layout),
+        shards_(shards.begin(), shards.end()),
+        slot_(slot),
+        rounds_(layout::node_rounds(schedule, ranks.nodes(), ranks.node())) {}
 
-  // The own shards, at their places: from there they travel. What the rail reads and writes is the
-  // slot, or its mirror in host memory.
-  device::Stage* const stage = ranks.stage();
-  const std::span<std::byte> reached =
-      stage != nullptr ? stage->host(slot.bytes) : std::span(slot.data, slot.bytes);
-  for (size_t p = 0; p < layout.pieces.size(); ++p) {
-    if (layout.pieces[p].shard == 0) continue;
-    std::byte* place = reached.data() + layout.parameter_major(ranks.rank(), p);
-    if (stage != nullptr) {
-      stage->copy(place, shards[p], layout.pieces[p].shard);
-    } else {
-      std::memcpy(place, shards[p], layout.pieces[p].shard);
-    }
-  }
-  if (stage != nullptr) stage->finish();
+  // The own shards are in the mirror; the landing of each round.
+  int gates() const override { return kLanded + static_cast<int>(rounds_.size()); }
 
-  // The moves between nodes: handed to the rail at once, which sends on what it receives.
-  tide_rail_memory memory = rail.memory(reached.data(), reached.size());
-  memory.bytes = slot.bytes;
-  const uint64_t exchange = rail.begin(&memory, call.what, call.timeout);
-  for (size_t round = 0; round < rounds.size(); ++round) {
-    rail.expect(exchange, rounds[round].receive_from, round);
-  }
-  std::vector<tide_rail_range> ranges;
-  for (size_t round = 0; round < rounds.size(); ++round) {
-    ranges.clear();
-    for (const layout::NodeRange& range :
-         layout::node_ranges(layout, ranks.nodes(), ranks.local_ranks(), ranks.node(),
-                             ranks.local_rank(), rounds, round)) {
-      ranges.push_back({.local = range.offset,
-                        .remote = range.offset,
-                        .bytes = range.bytes,
-                        .after = range.after});
-    }
-    rail.send(exchange, rounds[round].send_to, round, memory, ranges);
-  }
-  rail.end(exchange);
-
-  // The moves inside the node: own shards, then what each round brings.
-  std::vector<std::shared_ptr<device::Pending>> pending;
-  auto push = [&](std::vector<device::Push> pushes) {
-    device::Exchange inside;
-    inside.what = call.what;
-    inside.landing = slot;
-    inside.pushes = std::move(pushes);
-    inside.timeout = call.timeout;
-    pending.push_back(ranks.team().start(std::move(inside)));
-  };
-  std::vector<device::Push> pushes;
-  for (int step = 0; step < ranks.local_ranks(); ++step) {
-    const int peer = (ranks.local_rank() + step) % ranks.local_ranks();
-    if (step == 0 && stage == nullptr) continue;  // they are there
-    for (size_t p = 0; p < layout.pieces.size(); ++p) {
-      if (layout.pieces[p].shard == 0) continue;
-      pushes.push_back({.peer = peer,
-                        .from = shards[p],
-                        .to = layout.parameter_major(ranks.rank(), p),
-                        .bytes = layout.pieces[p].shard});
-    }
-  }
-  push(std::move(pushes));
-  // Behind this exchange no former reader of the slot is left, and it may be written from here.
-  if (stage != nullptr) pending.front()->wait();
-  for (size_t round = 0; round < rounds.size(); ++round) {
-    rail.wait_landed(exchange, rounds[round].receive_from, round);
-    const std::vector<Run> arrived = runs_of(ranks, layout, rounds[round].receives);
-    pushes.clear();
-    for (const Run& run : arrived) {
-      if (stage != nullptr) stage->copy(slot.data + run.at, reached.data() + run.at, run.bytes);
-    }
-    for (int step = 1; step < ranks.local_ranks(); ++step) {
-      const int peer = (ranks.local_rank() + step) % ranks.local_ranks();
-      for (const Run& run : arrived) {
-        pushes.push_back(
-            {.peer = peer, .from = slot.data + run.at, .to = run.at, .bytes = run.bytes});
+  void move(const Call& call) override {
+    device::Stage* const stage = ranks_.stage();
+    // What the rail reads and writes is the slot, or its mirror in host memory. There the own
+    // shards begin their way.
+    reached_ = stage != nullptr ? stage->host(slot_.bytes) : std::span(slot_.data, slot_.bytes);
+    for (size_t p = 0; p < layout_.pieces.size(); ++p) {
+      if (layout_.pieces[p].shard == 0) continue;
+      std::byte* place = reached_.data() + layout_.parameter_major(ranks_.rank(), p);
+      if (stage != nullptr) {
+        stage->copy(place, shards_[p], layout_.pieces[p].shard);
+      } else {
+        std::memcpy(place, shards_[p], layout_.pieces[p].shard);
       }
     }
-    push(std::move(pushes));
+    uint64_t exchange = 0;
+    if (stage != nullptr) {
+      stage->open(kShards);
+    } else {
+      exchange = hand_over(call, nullptr);
+    }
+
+    // The moves inside the node: own shards, then what each round brings.
+    std::vector<std::shared_ptr<device::Pending>> pending{push(call, own_shards())};
+    // Behind this exchange no former reader of the slot is left, and it may be written from here.
+    if (stage != nullptr) pending.front()->wait();
+    for (size_t round = 0; round < rounds_.size(); ++round) {
+      if (stage != nullptr) {
+        stage->await(kLanded + static_cast<int>(round));
+      } else {
+        ranks_.rail().wait_landed(exchange, rounds_[round].receive_from, round);
+      }
+      const std::vector<Run> arrived = runs_of(ranks_, layout_, rounds_[round].receives);
+      for (const Run& run : arrived) {
+        if (stage != nullptr) stage->copy(slot_.data + run.at, reached_.data() + run.at, run.bytes);
+      }
+      pending.push_back(push(call, onward(arrived)));
+    }
+
+    // The completion: all node-mates' pushes are here, and nobody reads this slot any more.
+    for (const auto& inside : pending) inside->wait();
+    if (stage == nullptr) ranks_.rail().wait(exchange);
   }
 
-  // The completion: all node-mates' pushes are here, and nobody reads this slot any more.
-  for (const auto& inside : pending) inside->wait();
-  rail.wait(exchange);
-  if (stage != nullptr) {
-    stage->finish();
-    for (const auto& inside : pending) inside->wait();  // now they know whether all went well
+  void carry(const Call& call, device::Gates& gates) override {
+    ranks_.rail().wait(hand_over(call, &gates));
   }
-}
+
+ private:
+  enum Gate { kShards, kLanded };
+
+  // The moves between nodes, all at once: the rail itself sends on what it receives. Their number
+  // as an exchange.
+  uint64_t hand_over(const Call& call, device::Gates* gates) {
+    auto flag = [&](int gate) {
+      return gates != nullptr ? tide_rail_flag{gates->word(gate), 1} : tide_rail_flag{};
+    };
+    Rail& rail = ranks_.rail();
+    tide_rail_memory memory = rail.memory(reached_.data(), reached_.size());
+    memory.bytes = slot_.bytes;
+    const uint64_t exchange = rail.begin(&memory, call.what, call.timeout);
+    for (size_t round = 0; round < rounds_.size(); ++round) {
+      rail.expect(exchange, rounds_[round].receive_from, round,
+                  flag(kLanded + static_cast<int>(round)));
+    }
+    std::vector<tide_rail_range> ranges;
+    for (size_t round = 0; round < rounds_.size(); ++round) {
+      ranges.clear();
+      for (const layout::NodeRange& range :
+           layout::node_ranges(layout_, ranks_.nodes(), ranks_.local_ranks(), ranks_.node(),
+                               ranks_.local_rank(), rounds_, round)) {
+        ranges.push_back({.local = range.offset,
+                          .remote = range.offset,
+                          .bytes = range.bytes,
+                          .after = range.after});
+      }
+      rail.send(exchange, rounds_[round].send_to, round, memory, ranges, flag(kShards));
+    }
+    rail.end(exchange);
+    return exchange;
+  }
+
+  std::shared_ptr<device::Pending> push(const Call& call, std::vector<device::Push> pushes) {
+    device::Exchange inside;
+    inside.what = call.what;
+    inside.landing = slot_;
+    inside.pushes = std::move(pushes);
+    inside.timeout = call.timeout;
+    return ranks_.team().start(std::move(inside));
+  }
+
+  std::vector<device::Push> own_shards() const {
+    std::vector<device::Push> pushes;
+    for (int step = 0; step < ranks_.local_ranks(); ++step) {
+      if (step == 0 && ranks_.stage() == nullptr) continue;  // they are there
+      const int peer = (ranks_.local_rank() + step) % ranks_.local_ranks();
+      for (size_t p = 0; p < layout_.pieces.size(); ++p) {
+        if (layout_.pieces[p].shard == 0) continue;
+        pushes.push_back({.peer = peer,
+                          .from = shards_[p],
+                          .to = layout_.parameter_major(ranks_.rank(), p),
+                          .bytes = layout_.pieces[p].shard});
+      }
+    }
+    return pushes;
+  }
+
+  std::vector<device::Push> onward(const std::vector<Run>& arrived) const {
+    std::vector<device::Push> pushes;
+    for (int step = 1; step < ranks_.local_ranks(); ++step) {
+      const int peer = (ranks_.local_rank() + step) % ranks_.local_ranks();
+      for (const Run& run : arrived) {
+        pushes.push_back(
+            {.peer = peer, .from = slot_.data + run.at, .to = run.at, .bytes = run.bytes});
+      }
+    }
+    return pushes;
+  }
+
+  NodeTeam& ranks_;
+  const GatherLayout layout_;
+  const std::vector<const void*> shards_;
+  const device::Slot slot_;
+  const std::vector<NodeRound> rounds_;  // the plan: which node-shards travel where, and when
+  std::span<std::byte> reached_;
+};
 
 }  // namespace
 
@@ -131,9 +176,7 @@ std::shared_ptr<device::Pending> all_gather(NodeTeam& ranks, const GatherLayout&
                                             const device::Slot& slot, layout::Schedule schedule,
                                             Call call) {
   return ranks.run(std::move(call),
-                   [&ranks, layout, slot, schedule,
-                    shards = std::vector<const void*>(shards.begin(), shards.end())](
-                       const Call& call) { gather(ranks, layout, shards, slot, schedule, call); });
+                   std::make_shared<Gathering>(ranks, layout, shards, slot, schedule));
 }
 
 }  // namespace tide::collective

@@ -3,6 +3,7 @@
 #include <cfenv>
 #include <csignal>
 #include <deque>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -15,18 +16,45 @@ namespace {
 
 constexpr const char* kOwner = "the rails between nodes";
 
+// How long a stream may take to its end once all that it waits for is released.
+constexpr std::chrono::seconds kDrain{10};
+
 struct Task : device::Completion {
-  std::string what;
-  std::chrono::milliseconds timeout{0};
-  std::function<void(const Call&)> body;
-  std::shared_ptr<void> mark;  // of the stage, if there is one
+  Call call;  // what it keeps is in `keep`
+  std::shared_ptr<NodeCollective> collective;
+  std::shared_ptr<device::Gates> gates;  // with a stage
 };
+
+// The thread of the rails looks for words of streams: often at first.
+class Patience {
+ public:
+  void wait() {
+    if (++turns_ < 200) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+ private:
+  int turns_ = 0;
+};
+
+// "all-gather of layers.3 failed: rank 2 is gone" without the words that the caller adds.
+std::string bare(std::string failure, const std::string& what) {
+  for (const char* verb : {" failed: ", " cannot start: ", " failed: "}) {
+    const std::string prefix = what + verb;
+    if (failure.starts_with(prefix)) failure.erase(0, prefix.size());
+  }
+  return failure;
+}
 
 }  // namespace
 
 void Fate::join(const Member& member) {
   const std::lock_guard lock(mutex_);
   members_.push_back(member);
+  if (failed()) give_up(member);
 }
 
 void Fate::leave(const Rail& rail) {
@@ -34,17 +62,30 @@ void Fate::leave(const Rail& rail) {
   std::erase_if(members_, [&](const Member& member) { return member.rail == &rail; });
 }
 
-void Fate::fail(const std::string& reason) {
+std::string Fate::fail(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  for (const Member& member : members_) {
-    member.rail->abort(reason);
-    member.team->abort(reason);
-  }
+  if (failed()) return reason_;
+  reason_ = reason;
+  failed_.store(true, std::memory_order_release);
+  for (const Member& member : members_) member.rail->abort(reason);
+  for (const Member& member : members_) give_up(member);
+  return reason;
+}
+
+std::string Fate::reason() {
+  const std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+void Fate::give_up(const Member& member) const {
+  member.rail->abort(reason_);
+  member.team->abort(reason_);
+  if (member.stage != nullptr) member.stage->give_up();
 }
 
 struct NodeTeam::State {
-  State(device::Team& team, device::Stage* stage, Rail& rail, Fate& fate)
-      : team(team), stage(stage), rail(rail), fate(fate) {
+  State(const device::Team& team, bool staged, Fate& fate)
+      : team(team), staged(staged), fate(fate) {
     // Signals are the job's: its handlers must not run on this thread.
     sigset_t all, before;
     sigfillset(&all);
@@ -79,18 +120,15 @@ struct NodeTeam::State {
       queued.wait(lock, [this] { return closing || !queue.empty(); });
       if (queue.empty()) return;
       const std::shared_ptr<Task> task = queue.front();
-      std::string failure = reason;
-      if (failure.empty()) {
-        lock.unlock();
-        failure = outcome(*task);
-        lock.lock();
-        if (!failure.empty()) {
-          reason = failure;
-          error = task->what + " failed: " + reason;
-        }
+      lock.unlock();
+      std::string failure = outcome(*task);
+      lock.lock();
+      if (!failure.empty()) {
+        failure = task->call.what + " failed: " + failure;
+        if (error.empty()) error = failure;
       }
       queue.pop_front();
-      completions->finish(*task, failure.empty() ? "" : task->what + " failed: " + failure);
+      completions->finish(*task, std::move(failure));
     }
   }
 
@@ -98,39 +136,49 @@ struct NodeTeam::State {
   std::string outcome(const Task& task) {
     std::string failure;
     try {
-      if (stage != nullptr) stage->enter(task.mark);
-      // What is kept is let go with the task, by a caller: this is not the last reference.
-      task.body({.what = task.what, .timeout = task.timeout, .keep = task.keep});
+      if (fate.failed()) throw Error(fate.reason());
+      if (staged) {
+        task.collective->carry(task.call, *task.gates);
+        task.gates->carried();
+        for (Patience patience; !task.gates->over() && !fate.failed(); patience.wait()) {
+        }
+        // A stream that was released comes to its end too; then one of these knows.
+        if (fate.failed()) throw Error(fate.reason());
+        if (const std::string wrong = team.error(); !wrong.empty()) throw Error(wrong);
+      } else {
+        Call call = task.call;
+        // It is let go with the task, by a caller: this is not the last reference.
+        call.keep = task.keep;
+        task.collective->move(call);
+      }
       return {};
     } catch (const std::exception& trouble) {
-      failure = trouble.what();
+      failure = fate.fail(bare(trouble.what(), task.call.what));
     }
-    // The team's words begin with the same "all-gather of layers.3 failed: ".
-    for (const char* verb : {" failed: ", " cannot start: ", " failed: "}) {
-      const std::string prefix = task.what + verb;
-      if (failure.starts_with(prefix)) failure.erase(0, prefix.size());
-    }
-    fate.fail(failure);
-    // What was enqueued may still write what the task keeps.
-    try {
-      if (stage != nullptr) stage->finish();
-    } catch (const std::exception&) {
-      // It hangs; the team has been given up.
-    }
+    if (staged) drain(task);
     return failure;
   }
 
-  device::Team& team;
-  device::Stage* const stage;
-  Rail& rail;
+  // What was enqueued may still write what the task keeps.
+  void drain(const Task& task) {
+    const auto deadline = std::chrono::steady_clock::now() + kDrain;
+    for (Patience patience; !task.gates->over(); patience.wait()) {
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      new std::shared_ptr<void>(task.keep);  // it hangs
+      return;
+    }
+  }
+
+  const device::Team& team;
+  const bool staged;
   Fate& fate;
   const std::shared_ptr<device::Completions> completions = std::make_shared<device::Completions>();
   std::condition_variable queued;
+  std::mutex order;  // turns are enqueued in the order of the queue
   // Guarded by completions->mutex.
   std::deque<std::shared_ptr<Task>> queue;
   bool closing = false;
-  std::string reason;
-  std::string error;  // "all-gather of layers.3 failed: " + reason
+  std::string error;  // "all-gather of layers.3 failed: rank 2 is gone"
   const uint64_t generation = device::host::fork_generation();
   std::thread worker;
 };
@@ -144,9 +192,10 @@ NodeTeam::NodeTeam(std::shared_ptr<device::Team> team, std::unique_ptr<Rail> rai
       nodes_(nodes),
       timeout_(timeout),
       fate_(std::move(fate)) {
-  fate_->join({.team = team_.get(), .rail = rail_.get()});
+  fate_->join({.team = team_.get(), .rail = rail_.get(), .stage = stage_.get()});
   try {
-    state_ = std::make_unique<State>(*team_, stage_.get(), *rail_, *fate_);
+    state_ = std::make_unique<State>(*team_, stage_ != nullptr, *fate_);
+    team_->on_failure([fate = fate_](const std::string& reason) { fate->fail(reason); });
   } catch (const std::exception&) {
     fate_->leave(*rail_);
     throw;
@@ -169,25 +218,58 @@ void NodeTeam::close() {
   rail_.reset();
 }
 
-std::shared_ptr<device::Pending> NodeTeam::run(Call call, std::function<void(const Call&)> body) {
+std::shared_ptr<device::Pending> NodeTeam::run(Call call,
+                                               std::shared_ptr<NodeCollective> collective) {
   if (device::host::fork_generation() != state_->generation) device::throw_forked(kOwner);
   state_->completions->drop_kept();
+  if (call.timeout.count() <= 0) call.timeout = timeout_;
   auto task = std::make_shared<Task>();
-  task->what = std::move(call.what);
-  task->timeout = call.timeout.count() > 0 ? call.timeout : timeout_;
-  task->body = std::move(body);
   task->keep = std::move(call.keep);
-  if (stage_) task->mark = stage_->mark();
-  auto pending = device::pending_of(state_->completions, task, kOwner);
+  task->call = std::move(call);
+  task->collective = std::move(collective);
+  const std::lock_guard order(state_->order);
   {
     const std::lock_guard lock(state_->completions->mutex);
+    const std::string& what = task->call.what;
     if (state_->closing)
-      throw Error(task->what + " cannot start: " + kOwner + " were closed: the process is ending");
-    if (!state_->error.empty()) throw Error(task->what + " cannot start: " + state_->error);
+      throw Error(what + " cannot start: " + kOwner + " were closed: the process is ending");
+    if (!state_->error.empty()) throw Error(what + " cannot start: " + state_->error);
+  }
+  std::function<void()> follow;
+  if (stage_) follow = enqueue(task->call, task->keep, *task->collective, task->gates);
+  auto pending = device::pending_of(state_->completions, task, kOwner, std::move(follow));
+  {
+    const std::lock_guard lock(state_->completions->mutex);
     state_->queue.push_back(std::move(task));
   }
   state_->queued.notify_all();
   return pending;
+}
+
+std::function<void()> NodeTeam::enqueue(Call call, const std::shared_ptr<void>& keep,
+                                        NodeCollective& collective,
+                                        std::shared_ptr<device::Gates>& gates) {
+  call.keep = keep;
+  try {
+    gates = stage_->gates(collective.gates());
+    stage_->begin(gates);
+    collective.move(call);
+    return stage_->end();
+  } catch (const std::exception& trouble) {
+    stage_->leave();
+    const std::string reason = fate_->fail(bare(trouble.what(), call.what));
+    // Part of it may be enqueued, and nobody looks for its end.
+    new std::shared_ptr<void>(keep);
+    const std::lock_guard lock(state_->completions->mutex);
+    if (state_->error.empty()) state_->error = call.what + " failed: " + reason;
+    throw Error(call.what + " failed: " + reason);
+  }
+}
+
+void NodeTeam::await(device::Gates& gates, int gate) const {
+  for (Patience patience; !gates.open(gate); patience.wait()) {
+  }
+  if (fate_->failed()) throw Error(fate_->reason());
 }
 
 std::string NodeTeam::error() const {

@@ -1,6 +1,7 @@
 // Collectives between nodes: what carries them, and what fails together.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,19 +19,41 @@ namespace tide::collective {
 // one would break the others in silence.
 class Fate {
  public:
-  void fail(const std::string& reason);
+  // Returns the reason of the first failure, which is the one that counts. Rails are given up
+  // first, and streams go on last: nothing that a stream computes after a failure leaves this rank.
+  std::string fail(const std::string& reason);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  std::string reason();
 
  private:
   friend class NodeTeam;
   struct Member {
     device::Team* team;
     Rail* rail;
+    device::Stage* stage;  // may be null
   };
   void join(const Member& member);
   void leave(const Rail& rail);
+  void give_up(const Member& member) const;
 
   std::mutex mutex_;
   std::vector<Member> members_;
+  std::string reason_;
+  std::atomic<bool> failed_{false};
+};
+
+// A collective between nodes. Throws what it likes where it cannot go on.
+class NodeCollective {
+ public:
+  virtual ~NodeCollective() = default;
+  // With a stage: how many gates the turn has.
+  virtual int gates() const = 0;
+  // All that happens inside the node. Without a stage: what the rail does too; it is complete on
+  // return. With a stage: enqueues it, a turn of the stage, with gates where the rail comes in.
+  virtual void move(const Call& call) = 0;
+  // Only with a stage, on the thread of the NodeTeam, while the turn runs: what the rail does, from
+  // gate to gate; on return the rail is through.
+  virtual void carry(const Call& call, device::Gates& gates) = 0;
 };
 
 // The ranks of a process group that spans nodes, as rank n * L + l sees them: the team of its node
@@ -58,13 +81,14 @@ class NodeTeam {
   // Null where the rail reaches the team's memory by itself.
   device::Stage* stage() const { return stage_.get(); }
 
-  // Queues a collective: `body` runs on the thread of this NodeTeam, behind those before it, and
-  // throws when it cannot be done; then the team and the rail are given up, here and at the peers.
-  // It gets the call, with a timeout; call.keep is dropped as device::Exchange says. With a stage
-  // the body is in the order of its stream, behind what the caller's stream holds now, and has
-  // ended on the device when it returns: Pending::wait() blocks, on a GPU as well. Throws
-  // tide::Error after a failure.
-  std::shared_ptr<device::Pending> run(Call call, std::function<void(const Call&)> body);
+  // Queues a collective behind those before it. When it cannot be done, the team and the rail are
+  // given up, here and at the peers. It gets the call, with a timeout; call.keep is dropped as
+  // device::Exchange says. Without a stage it runs on the thread of this NodeTeam. With one it is
+  // enqueued here, which waits until the host threads of all node-mates have made the same call,
+  // and never for the network. Throws tide::Error after a failure.
+  std::shared_ptr<device::Pending> run(Call call, std::shared_ptr<NodeCollective> collective);
+  // For NodeCollective::carry(): waits for the turn's stream. Throws tide::Error after a failure.
+  void await(device::Gates& gates, int gate) const;
 
   // Takes leave of the other nodes. What is queued fails, run() throws from here on, and rail() is
   // no more; does not wait for a peer.
@@ -75,6 +99,10 @@ class NodeTeam {
 
  private:
   struct State;
+
+  // A turn of the stage. What it returns makes a caller's stream wait for it.
+  std::function<void()> enqueue(Call call, const std::shared_ptr<void>& keep,
+                                NodeCollective& collective, std::shared_ptr<device::Gates>& gates);
 
   const std::shared_ptr<device::Team> team_;
   std::unique_ptr<device::Stage> stage_;

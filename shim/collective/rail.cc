@@ -171,19 +171,20 @@ uint64_t Rail::begin(const tide_rail_memory* landing, const std::string& what,
 }
 
 void Rail::send(uint64_t exchange, int node, uint32_t round, const tide_rail_memory& source,
-                std::span<const tide_rail_range> ranges) {
+                std::span<const tide_rail_range> ranges, tide_rail_flag start,
+                tide_rail_flag sent) {
   const tide_rail_transfer transfer{.node = node,
                                     .round = round,
                                     .source = source,
                                     .ranges = ranges.data(),
                                     .range_count = static_cast<uint32_t>(ranges.size()),
-                                    .start = {},
-                                    .sent = {}};
+                                    .start = start,
+                                    .sent = sent};
   check(library().send(rail_.get(), exchange, &transfer), "send");
 }
 
-void Rail::expect(uint64_t exchange, int node, uint32_t round) {
-  check(library().expect(rail_.get(), exchange, node, round, {}), "expect a transfer");
+void Rail::expect(uint64_t exchange, int node, uint32_t round, tide_rail_flag landed) {
+  check(library().expect(rail_.get(), exchange, node, round, landed), "expect a transfer");
 }
 
 void Rail::wait_landed(uint64_t exchange, int node, uint32_t round) {

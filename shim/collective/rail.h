@@ -61,8 +61,9 @@ class Rail {
   uint64_t begin(const tide_rail_memory* landing, const std::string& what,
                  std::chrono::milliseconds timeout);
   void send(uint64_t exchange, int node, uint32_t round, const tide_rail_memory& source,
-            std::span<const tide_rail_range> ranges);
-  void expect(uint64_t exchange, int node, uint32_t round);
+            std::span<const tide_rail_range> ranges, tide_rail_flag start = {},
+            tide_rail_flag sent = {});
+  void expect(uint64_t exchange, int node, uint32_t round, tide_rail_flag landed = {});
   void wait_landed(uint64_t exchange, int node, uint32_t round);
   void wait_sent(uint64_t exchange, int node, uint32_t round);
   void end(uint64_t exchange);

@@ -11,14 +11,17 @@ namespace {
 class QueuedPending : public Pending {
  public:
   QueuedPending(std::shared_ptr<Completions> completions, std::shared_ptr<Completion> work,
-                const char* owner)
-      : completions_(std::move(completions)), work_(std::move(work)), owner_(owner) {}
+                const char* owner, std::function<void()> follow)
+      : completions_(std::move(completions)),
+        work_(std::move(work)),
+        owner_(owner),
+        follow_(std::move(follow)) {}
 
   ~QueuedPending() override {
     if (forked()) return;
     std::shared_ptr<void> kept;
     const std::lock_guard lock(completions_->mutex);
-    if (work_->done) {
+    if (work_->done || followed_) {
       kept = std::move(work_->keep);
     } else {
       work_->abandoned = true;
@@ -30,6 +33,13 @@ class QueuedPending : public Pending {
     completions_->drop_kept();
     std::shared_ptr<void> kept;
     std::unique_lock lock(completions_->mutex);
+    if (follow_ && !work_->done) {
+      lock.unlock();
+      follow_();
+      lock.lock();
+      followed_ = true;
+      return;
+    }
     completions_->changed.wait(lock, [this] { return work_->done; });
     kept = std::move(work_->keep);
     lock.unlock();
@@ -61,6 +71,8 @@ class QueuedPending : public Pending {
   const std::shared_ptr<Completions> completions_;
   const std::shared_ptr<Completion> work_;
   const char* const owner_;
+  const std::function<void()> follow_;
+  bool followed_ = false;  // guarded by the completions' mutex
 };
 
 }  // namespace
@@ -80,8 +92,10 @@ void Completions::drop_kept() {
 }
 
 std::shared_ptr<Pending> pending_of(std::shared_ptr<Completions> completions,
-                                    std::shared_ptr<Completion> work, const char* owner) {
-  return std::make_shared<QueuedPending>(std::move(completions), std::move(work), owner);
+                                    std::shared_ptr<Completion> work, const char* owner,
+                                    std::function<void()> follow) {
+  return std::make_shared<QueuedPending>(std::move(completions), std::move(work), owner,
+                                         std::move(follow));
 }
 
 void throw_forked(const char* owner) {

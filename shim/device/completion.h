@@ -41,9 +41,11 @@ class Completions {
 
 // A Pending for work that ends with Completions::finish. In a child of fork() wait() throws and
 // nothing else happens: the thread that would do the work is not there. `owner`, "the host team",
-// is named in that error.
+// is named in that error. `follow`, where given, makes wait() return at once: it has the current
+// stream of the caller wait for the work, and what the work keeps is let go with the Pending.
 std::shared_ptr<Pending> pending_of(std::shared_ptr<Completions> completions,
-                                    std::shared_ptr<Completion> work, const char* owner);
+                                    std::shared_ptr<Completion> work, const char* owner,
+                                    std::function<void()> follow = {});
 
 // Throws the error of a process that was forked from the one that made `owner`.
 [[noreturn]] void throw_forked(const char* owner);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -120,11 +121,16 @@ class Team {
   // has failed before.
   virtual std::shared_ptr<Pending> start(Exchange exchange) = 0;
   virtual TeamStats stats() const = 0;
-  // The error of a failed team, else empty.
+  // The error of a failed team, else empty. What had come here before the call is right if it is
+  // empty.
   virtual std::string error() const = 0;
   // Fails the team here, with `reason` as its error, and at its peers, which are told that this
   // rank could not go on: for what goes wrong beside the team. Nothing happens to a failed team.
   virtual void abort(const std::string& reason) noexcept = 0;
+  // CUDA: `callback` is called once when the team fails, with the reason, on a thread of the team,
+  // before what streams wait for is released: what they compute then must not leave this rank.
+  // Host: never called, for nobody goes on there after a failure.
+  virtual void on_failure(std::function<void(const std::string&)> /*callback*/) {}
   // Null where slots and tensors are host memory, which rails reach by themselves. Does not outlive
   // the team. Throws tide::Error.
   virtual std::unique_ptr<Stage> stage() { return nullptr; }

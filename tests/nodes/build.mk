@@ -1,6 +1,6 @@
 # Collectives between nodes, over rails on software verbs.
 ifeq ($(VERBS_HEADERS),yes)
-NODE_TEST_SOURCES := tests/nodes/grid.cc tests/device/ranks.cc $(COLLECTIVE_SOURCES) \
+NODE_TEST_SOURCES := tests/nodes/grid.cc tests/nodes/played_device.cc tests/device/ranks.cc $(COLLECTIVE_SOURCES) \
   shim/layout/parameter_major.cc $(wildcard shim/layout/node_*.cc) $(HOST_DEVICE_SOURCES)
 $(foreach t,collectives failure,$(eval $(call program,$(TESTBIN)/node_$(t),tests/nodes/$(t)_test.cc $(NODE_TEST_SOURCES),-lgtest -lgtest_main -lpthread -ldl)))
 $(TESTBIN)/nodes: tests/nodes/nodes_test.sh $(TESTBIN)/node_collectives $(TESTBIN)/node_failure $(PLUGIN) $(LIB)/softverbs/libibverbs.so.1

@@ -57,10 +57,13 @@ INSTANTIATE_TEST_SUITE_P(Grids, NodeCollectives,
                          testing::Values(Case{{2, 1}}, Case{{2, 2}}, Case{{3, 2}}, Case{{2, 4}},
                                          Case{{4, 2}}, Case{{5, 1}, TIDE_RAIL_PACE_HEAD, 1},
                                          Case{{3, 3}, TIDE_RAIL_PACE_FULL, 3},
-                                         Case{{7, 2}, TIDE_RAIL_PACE_OFF, 2}, Case{{16, 1}}),
+                                         Case{{7, 2}, TIDE_RAIL_PACE_OFF, 2}, Case{{16, 1}},
+                                         Case{{2, 2, true}}, Case{{4, 2, true}}, Case{{3, 1, true}},
+                                         Case{{7, 2, true}, TIDE_RAIL_PACE_OFF, 2}),
                          [](const auto& info) {
                            const Case& test = info.param;
-                           return std::to_string(test.grid.nodes) + "x" +
+                           return (test.grid.staged ? "Staged" : "") +
+                                  std::to_string(test.grid.nodes) + "x" +
                                   std::to_string(test.grid.locals) + "Pacing" +
                                   std::to_string(test.pacing) + "Pairs" +
                                   std::to_string(test.queue_pairs);

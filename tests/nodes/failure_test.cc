@@ -23,6 +23,13 @@ using std::chrono::steady_clock;
 constexpr milliseconds kTimeout{10000};
 constexpr Grid kGrid{3, 2};
 
+// With a stage wait() only makes a stream wait: whether all went well is known when it is done.
+void finish(device::Pending& pending) {
+  pending.wait();
+  while (!pending.done()) std::this_thread::sleep_for(milliseconds(1));
+  pending.wait();
+}
+
 // One all-gather and one reduce-scatter, checked; a text when the data are wrong.
 std::string both(NodeTeam& gathers, NodeTeam& reductions, const Grid& grid, int rank, int turn) {
   const uint64_t shards[] = {50001, 3};
@@ -47,7 +54,7 @@ std::string both(NodeTeam& gathers, NodeTeam& reductions, const Grid& grid, int 
   auto reducing =
       reduce_scatter(reductions, reduce, {.gradients = {&data, 1}, .output = output->data()},
                      {.what = "reduce-scatter of layers.3", .timeout = {}, .keep = keep});
-  gathering->wait();
+  finish(*gathering);
   for (int owner = 0; owner < grid.ranks(); ++owner) {
     for (size_t p = 0; p < 2; ++p) {
       const std::byte* begin = slot.data + gather.parameter_major(owner, p);
@@ -57,7 +64,7 @@ std::string both(NodeTeam& gathers, NodeTeam& reductions, const Grid& grid, int 
     }
   }
   gathers.team().release(slot);
-  reducing->wait();
+  finish(*reducing);
   const int world = grid.ranks();
   const float expected = static_cast<float>(world * turn + world * (world - 1) / 2);
   for (const float value : *output) {
@@ -73,19 +80,19 @@ struct Fate {
 
 // Kills ranks [first, first + count) at a random moment of an endless run, and says how the others
 // ended.
-std::vector<std::string> fates(int first, int count, uint64_t seed) {
+std::vector<std::string> fates(const Grid& grid, int first, int count, uint64_t seed) {
   new_fabric();
   Random random(seed);
   const auto moment = std::chrono::microseconds(random.below(40000));
   auto body = [&](int rank, Board& board) -> std::string {
     const auto fate = std::make_shared<collective::Fate>();
-    auto gathers = join_grid(kGrid, rank, board, kTimeout, {}, fate);
-    auto reductions = join_grid(kGrid, rank, board, kTimeout, {}, fate);
+    auto gathers = join_grid(grid, rank, board, kTimeout, {}, fate);
+    auto reductions = join_grid(grid, rank, board, kTimeout, {}, fate);
     board.barrier(rank);
     board.set(rank, 1);
     for (int turn = 0; turn < 16; turn = (turn + 1) % 16) {
       try {
-        const std::string wrong = both(*gathers, *reductions, kGrid, rank, turn);
+        const std::string wrong = both(*gathers, *reductions, grid, rank, turn);
         if (!wrong.empty()) return wrong;
       } catch (const Error& error) {
         const auto now = steady_clock::now().time_since_epoch().count();
@@ -96,8 +103,8 @@ std::vector<std::string> fates(int first, int count, uint64_t seed) {
     }
     return "";
   };
-  return run_processes(kGrid.ranks(), body, [&](const std::vector<pid_t>& pids, Board& board) {
-    for (int rank = 0; rank < kGrid.ranks(); ++rank) EXPECT_TRUE(board.await(rank));
+  return run_processes(grid.ranks(), body, [&](const std::vector<pid_t>& pids, Board& board) {
+    for (int rank = 0; rank < grid.ranks(); ++rank) EXPECT_TRUE(board.await(rank));
     std::this_thread::sleep_for(moment);
     board.set(32, static_cast<uint64_t>(steady_clock::now().time_since_epoch().count()));
     for (int rank = first; rank < first + count; ++rank) kill(pids[rank], SIGKILL);
@@ -109,18 +116,21 @@ int kills() {
   return set != nullptr ? std::atoi(set) : 8;
 }
 
-class NodeFailure : public testing::Test {
+// Of grids without and with a stage.
+class NodeFailure : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (kThreadSanitizer) GTEST_SKIP() << "forks ranks that start threads";
   }
+  const Grid grid_{kGrid.nodes, kGrid.locals, GetParam()};
 };
+INSTANTIATE_TEST_SUITE_P(Staged, NodeFailure, testing::Bool());
 
-TEST_F(NodeFailure, DeathOfANodeIsNamedByEverySurvivor) {
+TEST_P(NodeFailure, DeathOfANodeIsNamedByEverySurvivor) {
   int with_round = 0;
   for (int turn = 0; turn < kills(); ++turn) {
     const int node = turn % kGrid.nodes;
-    const auto ends = fates(node * kGrid.locals, kGrid.locals, 1 + turn);
+    const auto ends = fates(grid_, node * kGrid.locals, kGrid.locals, 1 + turn);
     for (int rank = 0; rank < kGrid.ranks(); ++rank) {
       if (rank / kGrid.locals == node) continue;
       const std::string& end = ends[rank];
@@ -135,10 +145,10 @@ TEST_F(NodeFailure, DeathOfANodeIsNamedByEverySurvivor) {
   EXPECT_GT(with_round, 0);
 }
 
-TEST_F(NodeFailure, DeathOfARankStopsAll) {
+TEST_P(NodeFailure, DeathOfARankStopsAll) {
   for (int turn = 0; turn < kills(); ++turn) {
     const int dead = turn % kGrid.ranks();
-    const auto ends = fates(dead, 1, 1001 + turn);
+    const auto ends = fates(grid_, dead, 1, 1001 + turn);
     for (int rank = 0; rank < kGrid.ranks(); ++rank) {
       if (rank == dead) continue;
       const std::string& end = ends[rank];

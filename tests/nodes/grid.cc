@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "shim/device/host/team.h"
+#include "tests/nodes/played_device.h"
 
 namespace tide::test {
 namespace {
@@ -46,8 +47,9 @@ std::shared_ptr<collective::NodeTeam> join_grid(const Grid& grid, int rank, Boar
   for (int q = 0; q < grid.locals; ++q) {
     names.push_back("rank " + std::to_string(node * grid.locals + q));
   }
-  std::shared_ptr<device::Team> team = device::make_host_team(
+  std::unique_ptr<device::Team> team = device::make_host_team(
       local, grid.locals, mates, {.timeout = timeout, .names = std::move(names)});
+  if (grid.staged) team = play_device(std::move(team));
 
   collective::RailPlace place{.node = node,
                               .nodes = grid.nodes,

@@ -14,6 +14,7 @@ namespace tide::test {
 struct Grid {
   int nodes = 2;
   int locals = 2;
+  bool staged = false;  // by a played device: played_device.h
   int ranks() const { return nodes * locals; }
 };
 

@@ -139,8 +139,14 @@ uint64_t Flight::completed() {
   return completed_;
 }
 
-std::string Flight::error() const {
+void Flight::on_failure(std::function<void(const std::string&)> callback) {
   const std::lock_guard lock(mutex_);
+  on_failure_ = std::move(callback);
+}
+
+std::string Flight::error() {
+  const std::lock_guard lock(mutex_);
+  if (auto trouble = lookout_.reported()) fail_locked("an exchange of a peer", *trouble);
   return error_;
 }
 
@@ -160,6 +166,15 @@ void Flight::watch() noexcept {
       changed_.notify_all();
     } else if (error_.empty()) {
       if (const auto found = look()) fail_locked(found->first, found->second);
+    }
+    if (!error_.empty() && !told_) {
+      told_ = true;
+      if (const auto callback = on_failure_) {
+        const std::string reason = reason_;
+        lock.unlock();
+        callback(reason);
+        lock.lock();
+      }
     }
     if (!error_.empty() && !jobs_.empty()) {
       release();

@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -67,10 +68,14 @@ class Flight {
   std::string error_of(const Job& job);
   // Fails the team: "<what> failed: <reason>". Only the first failure counts.
   void fail(const std::string& what, const Trouble& trouble);
-  // The team's error, else empty.
-  std::string error() const;
+  // The team's error, else empty. Looks at what peers report: what streams came to before this call
+  // is right when it returns nothing.
+  std::string error();
   // Exchanges that ended well.
   uint64_t completed();
+  // Called once, by the watchdog, with the reason of the failure, before anything is released. Must
+  // not end the flight. Replaces the one before.
+  void on_failure(std::function<void(const std::string&)> callback);
 
   // Waits for the exchanges in flight; a peer's death, a deadline or a failure end the wait. False
   // when something still hangs on the GPU, whose memory must then be left alone.
@@ -98,6 +103,8 @@ class Flight {
   std::string error_;   // "all-gather of layers.3 failed: " + reason_
   std::string reason_;  // "rank 2 (pid 1234) is gone"
   Clock::time_point failed_at_;
+  std::function<void(const std::string&)> on_failure_;
+  bool told_ = false;  // on_failure_
   bool stopping_ = false;
   std::thread watchdog_;
 };

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "include/tide/error.h"
-#include "shim/device/cuda/stage.h"
 
 namespace tide::device::cuda {
 namespace {
@@ -20,11 +19,7 @@ struct Message {
 }  // namespace
 
 uint32_t Segments::add(uint64_t bytes) {
-  // The job's allocator waits for the whole GPU when it gives memory back, and nobody enqueues
-  // meanwhile. A carrier must not: the ranks' carriers of one kind and the other could end up
-  // waiting for each other.
-  const bool carrier = entered_stream() != nullptr;
-  return add(DeviceMapping::create(context_, bytes, carrier ? nullptr : make_room_));
+  return add(DeviceMapping::create(context_, bytes, make_room_));
 }
 
 uint32_t Segments::add(DeviceMapping made) {

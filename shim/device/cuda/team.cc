@@ -273,10 +273,7 @@ class Core : public std::enable_shared_from_this<Core> {
   }
 
   std::unique_ptr<Stage> stage() {
-    const auto core = shared_from_this();
-    return make_stage(context_, {.current_stream = [core] { return core->current_stream(); },
-                                 .failure = [core] { return core->flight_.error(); },
-                                 .timeout = options_.timeout});
+    return make_stage(context_, [core = shared_from_this()] { return core->current_stream(); });
   }
 
   // Waits for what is in flight and for the last readers of the slots. When something hangs on the
@@ -443,6 +440,9 @@ class CudaTeam : public Team {
   std::unique_ptr<Stage> stage() override {
     if (forked()) throw_forked();
     return core_->stage();
+  }
+  void on_failure(std::function<void(const std::string&)> callback) override {
+    if (!forked()) core_->flight().on_failure(std::move(callback));
   }
   TeamStats stats() const override { return forked() ? TeamStats{} : core_->stats(); }
   std::string error() const override {
