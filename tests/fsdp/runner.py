@@ -52,6 +52,8 @@ def node_environment(local_ranks, rank, fabric):
     softverbs = LIB / "softverbs"
     return {"TIDE_LOCAL_RANKS": str(local_ranks), "SOFTVERBS_HOST": str(rank // local_ranks),
             "SOFTVERBS_FABRIC": fabric, "TIDE_CUDA": "rails",
+            # They are for the rails: NCCL 2.28's own transport fails on them in GIN's set-up.
+            "NCCL_IB_DISABLE": "1", "NCCL_GIN_TYPE": "0",
             "TIDE_NET_INTERFACE": "lo", "TIDE_RAIL_INTERFACE": "lo",
             "LD_LIBRARY_PATH": f"{softverbs}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
 
