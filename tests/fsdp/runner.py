@@ -110,10 +110,10 @@ class Ranks:
                     selector.unregister(key.fileobj)
         return answers
 
-    def ready(self):
+    def ready(self, seconds=START_SECONDS):
         """Waits for the ranks to start; returns what the cases expect, by name."""
         if not self.cases:
-            self.cases = self._answers(START_SECONDS)[0]
+            self.cases = self._answers(seconds)[0]
         return self.cases
 
     def send(self, **task):

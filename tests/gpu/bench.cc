@@ -17,6 +17,7 @@
 #include "shim/device/cuda/sum.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/kernels.h"
+#include "tests/gpu/measure.h"
 
 namespace {
 
@@ -24,42 +25,6 @@ using namespace tide;        // NOLINT: a program
 using namespace tide::test;  // NOLINT
 using device::Exchange;
 using device::Slot;
-
-std::string format(const char* text, auto... values) {
-  char line[800];
-  std::snprintf(line, sizeof line, text, values...);
-  return line;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<long>(values.size() / 2));
-  return values[values.size() / 2];
-}
-
-// Seconds between two points of a stream.
-class Timer {
- public:
-  Timer() {
-    good(cudaEventCreate(&begin_));
-    good(cudaEventCreate(&end_));
-  }
-  ~Timer() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  double seconds(cudaStream_t stream, const std::function<void()>& work) {
-    good(cudaEventRecord(begin_, stream));
-    work();
-    good(cudaEventRecord(end_, stream));
-    good(cudaEventSynchronize(end_));
-    float milliseconds = 0;
-    good(cudaEventElapsedTime(&milliseconds, begin_, end_));
-    return milliseconds * 1e-3;
-  }
-
- private:
-  cudaEvent_t begin_, end_;
-};
 
 // Elements of a Llama-3.1-8B layer's nine parameters, bf16: q, k, v, o, gate, up, down, two norms.
 std::vector<uint64_t> layer_shards(int size) {

@@ -7,14 +7,14 @@ foreach_reduce() of a model of one parameter, gradients in bf16. `copies` moves,
 copies, the bytes that Tide's reduce-scatter reads and writes: the part of the cost that is memory.
 """
 import functools
-import inspect
 import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+
+from reduction import Reduction
 
 UNDER_WAY = 2
 COLUMNS = 1024
@@ -101,39 +101,21 @@ class One(nn.Module):
 
 
 class Fsdp:
-    """FSDP2's foreach_reduce of one parameter, again and again with the gradient of the last of a
-    few real backward passes."""
+    """FSDP2's own, of a model of one parameter."""
 
     def __init__(self, job, world, elements):
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        self.model = fully_shard(One(world * elements // COLUMNS), mesh=job.mesh, mp_policy=policy)
-        self.reduce = _fsdp_param_group.foreach_reduce
+        model = fully_shard(One(world * elements // COLUMNS), mesh=job.mesh, mp_policy=policy)
+        self.reduction = Reduction(model,
+                                   torch.ones(COLUMNS, device="cuda", dtype=torch.bfloat16))
         self.caller = torch.cuda.Stream()
         self.results = []
-        signature = inspect.signature(inspect.unwrap(self.reduce))
-
-        def capture(*args, **kwargs):
-            self.bound = signature.bind(*args, **kwargs)
-            self.gradients = list(self.bound.arguments["unsharded_grads"])
-            return self.reduce(*args, **kwargs)
-
-        _fsdp_param_group.foreach_reduce = capture
-        try:
-            for _ in range(3):  # Tide records the first
-                self.model(torch.ones(COLUMNS, device="cuda", dtype=torch.bfloat16)).backward()
-                self.model.zero_grad()
-        finally:
-            _fsdp_param_group.foreach_reduce = self.reduce
         torch.cuda.synchronize()
-        self.stream = self.bound.arguments["reduce_scatter_stream"]
+        self.stream = self.reduction.stream
 
     def start(self):
-        for parameter in self.bound.arguments["fsdp_params"]:
-            parameter.sharded_param.grad = None
-        self.bound.arguments["unsharded_grads"] = list(self.gradients)
         with torch.cuda.stream(self.caller):
-            self.results = [*self.results[1 - UNDER_WAY:],
-                            self.reduce(*self.bound.args, **self.bound.kwargs)]
+            self.results = [*self.results[1 - UNDER_WAY:], self.reduction.start()]
 
 
 def beside(job):

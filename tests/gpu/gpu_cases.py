@@ -2,7 +2,6 @@
 task; what was measured goes into the notes. All but beside.py's run on the CPU as well.
 """
 import contextlib
-import gc
 import os
 import statistics
 import time
@@ -14,28 +13,22 @@ from torch.profiler import ProfilerActivity
 from torch.profiler import profile as profiler
 
 import models
+import symmetric
 from beside import beside
 from cases import Case
+from collectives import collectives
 from job import DEVICE
+from settle import empty, synchronize
 
 CUDA = DEVICE == "cuda"
 
 
-def synchronize():
-    if CUDA:
-        torch.cuda.synchronize()
-
-
-def empty():
-    """Gives back what the case before this one left."""
-    gc.collect()
-    if CUDA:
-        torch.cuda.empty_cache()
-
-
-def build(job, **options):
+def build(job, mixed=False):
+    """task: model, layers, seq; symmetric (no): communicate through symmetric memory."""
     task = job.task
-    model = models.build(task["model"], task["layers"], job.mesh, job.device, **options)
+    model = models.build(task["model"], task["layers"], job.mesh, job.device, mixed=mixed)
+    if task.get("symmetric"):
+        job.notes["symmetric"] = symmetric.use(model, job.mesh.get_group())
     x = models.batch(task["model"], task["seq"], job.device, job.rank)
     return model, torch.optim.SGD(model.parameters(), lr=1e-3), x
 
@@ -54,9 +47,10 @@ def traced(job, name):
 
 
 def profile(job):
-    """task: model, layers, seq, folder. Traces of a forward without gradients and of a step."""
+    """task: model, layers, seq, folder; mixed (yes): parameters in fp32. Traces of a forward
+    without gradients and of a step."""
     empty()
-    model, optimizer, x = build(job, mixed=True)
+    model, optimizer, x = build(job, mixed=job.task.get("mixed", True))
     for _ in range(3):  # Tide records the first, and cuBLAS loads its kernels
         models.step(model, optimizer, x)
     with torch.no_grad():
@@ -99,15 +93,16 @@ def step_time(job):
         seconds.append(time.perf_counter() - begin)
     job.notes.update(seconds=seconds)
     if CUDA:
+        ranks_of_gpu = -(-job.world // torch.cuda.device_count())
         job.notes.update(allocated=torch.cuda.max_memory_allocated(),
                          reserved=torch.cuda.max_memory_reserved(),
-                         of_the_gpu=(used() - before) / job.world)  # a rank's part
+                         of_the_gpu=(used() - before) / ranks_of_gpu)
     del model, optimizer, x
     empty()
 
 
 def used():
-    """Bytes in use on the GPU by all processes, when all ranks are here."""
+    """Bytes in use on this rank's GPU by all processes, when all ranks are here."""
     if not CUDA:
         return 0
     synchronize()
@@ -174,4 +169,4 @@ def host_cost(job):
 
 
 TABLE = {function.__name__: Case(function, fp32=False)
-         for function in (profile, step_time, host_cost, beside)}
+         for function in (profile, step_time, host_cost, beside, collectives)}
