@@ -20,7 +20,7 @@ GPU_KERNELS := $(OBJ)/tests/gpu/kernels.cu.o
 $(GPU_KERNELS): tests/gpu/kernels.cu tests/gpu/kernels.h
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) $(CUDA_TARGETS) -c -o $@ $<
-$(call objects,tests/gpu/gpu.cc $(GPU_TESTS:gpu_%=tests/gpu/%_test.cc) tests/gpu/bench.cc): EXTRA := -isystem $(CUDA_INCLUDE)
+$(call objects,tests/gpu/gpu.cc $(GPU_TESTS:gpu_%=tests/gpu/%_test.cc) tests/gpu/bench.cc tests/gpu/links.cc): EXTRA := -isystem $(CUDA_INCLUDE)
 
 # $(call gpu_program,NAME,SOURCE,LIBS)
 define gpu_program
@@ -28,11 +28,11 @@ $(call program,$(TESTBIN)/$(1),$(2) $(GPU_SOURCES),$(3) -L$(CUDA_HOME)/lib64 -lc
 $(TESTBIN)/$(1): $(GPU_KERNELS)
 endef
 $(foreach t,$(GPU_TESTS),$(eval $(call gpu_program,$(t),$(t:gpu_%=tests/gpu/%_test.cc),-lgtest -lgtest_main)))
-$(eval $(call gpu_program,gpu_bench,tests/gpu/bench.cc,))
-GPU_PROGRAMS := $(addprefix $(TESTBIN)/,$(GPU_TESTS) gpu_bench)
+$(foreach b,bench links,$(eval $(call gpu_program,gpu_$(b),tests/gpu/$(b).cc,)))
+GPU_PROGRAMS := $(addprefix $(TESTBIN)/,$(GPU_TESTS) gpu_bench gpu_links)
 
-.PHONY: build-gpu test-gpu bench-gpu
-build-gpu: $(GPU_PROGRAMS)  ## the programs of test-gpu and bench-gpu, also without a GPU
+.PHONY: build-gpu test-gpu bench-gpu bench-gpu-links
+build-gpu: $(GPU_PROGRAMS)  ## the programs of test-gpu, bench-gpu and bench-gpu-links, also without a GPU
 
 # The parts of test-gpu, each also a target, test-gpu-PART. A suite with arguments is in quotes.
 GPU_PARTS := programs mps
@@ -67,4 +67,7 @@ test-gpu:  ## every test that needs an NVIDIA GPU; its parts: make -n test-gpu
 
 bench-gpu: build $(TESTBIN)/gpu_bench  ## all figures of one shared GPU: tables, and JSON in build/bench-gpu.json
 	@BUILD="$(BUILD)" tests/gpu/with_mps tests/gpu/run_bench
+
+bench-gpu-links: build $(TESTBIN)/gpu_links  ## all figures of several GPUs, a rank each: tables, and JSON in build/bench-gpu-links.json
+	@BUILD="$(BUILD)" tests/gpu/run_links
 endif

@@ -91,6 +91,14 @@ __global__ void __launch_bounds__(1024, 1)
   }
 }
 
+__global__ void __launch_bounds__(1024)
+    add_kernel(float4* out, const float4* a, const float4* b, uint64_t count) {
+  for (uint64_t i = first(); i < count; i += stride()) {
+    const float4 x = __ldcs(a + i), y = __ldcs(b + i);
+    __stcs(out + i, make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w));
+  }
+}
+
 }  // namespace
 
 void fill_pattern(void* to, uint64_t bytes, int rank, uint64_t parameter, uint64_t round,
@@ -132,6 +140,13 @@ void occupy(int multiprocessors, const volatile int* stop, cudaStream_t stream) 
 void copy_with_blocks(void* to, const void* from, uint64_t bytes, int blocks, cudaStream_t stream) {
   copy_kernel<<<blocks, 1024, 0, stream>>>(static_cast<uint4*>(to), static_cast<const uint4*>(from),
                                            bytes / 16);
+}
+
+void add(float* out, const float* a, const float* b, uint64_t count, int multiprocessors,
+         cudaStream_t stream) {
+  add_kernel<<<2 * multiprocessors, 1024, 0, stream>>>(
+      reinterpret_cast<float4*>(out), reinterpret_cast<const float4*>(a),
+      reinterpret_cast<const float4*>(b), count / 4);
 }
 
 }  // namespace tide::test

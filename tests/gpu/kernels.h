@@ -37,5 +37,8 @@ void delay(int microseconds, cudaStream_t stream);
 void occupy(int multiprocessors, const volatile int* stop, cudaStream_t stream);
 // A plain copy by `blocks` blocks; 16-byte aligned, a multiple of 16 bytes.
 void copy_with_blocks(void* to, const void* from, uint64_t bytes, int blocks, cudaStream_t stream);
+// out[i] = a[i] + b[i] on all SMs, which memory bounds; 16-byte aligned, a multiple of 4 elements.
+void add(float* out, const float* a, const float* b, uint64_t count, int multiprocessors,
+         cudaStream_t stream);
 
 }  // namespace tide::test
