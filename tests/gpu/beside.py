@@ -1,13 +1,14 @@
 """What reduce-scatters cost the matrix products of rank 0 that run at the same time.
 
-Every rank starts `count` reduce-scatters, one every `cadence` seconds or back to back, with at most
-two under way; rank 0 keeps a queue of products on another stream meanwhile. NCCL's are bare
+A window: every rank fills its streams with reduce-scatters, one every `cadence` seconds of the GPU's
+time or back to back, rank 0 another stream with products, all held back meanwhile; then they run
+without the host. Windows with and without reduce-scatters alternate. NCCL's are bare
 reduce_scatter_tensor() calls in a group with a given number of CTAs, Tide's are FSDP2's own
 foreach_reduce() of a model of one parameter, gradients in bf16. `copies` moves, by plain device
 copies, the bytes that Tide's reduce-scatter reads and writes: the part of the cost that is memory.
 """
 import functools
-import time
+import statistics
 
 import torch
 import torch.distributed as dist
@@ -16,40 +17,56 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from reduction import Reduction
 
-UNDER_WAY = 2
 COLUMNS = 1024
+HOLD = 0.05        # seconds in which a window is filled
+MOST_QUEUED = 900  # launches of a stream: the driver blocks beyond about a thousand
 
 
 class Products:
-    """Keeps batches of one product queued on a stream of its own."""
+    """Of one shape, on a stream of their own."""
 
-    SHAPES = {  # m, n, k, and how many make about a millisecond
-        "256x8192x8192": (256, 8192, 8192, 20),
-        "2048x2048x2048": (2048, 2048, 2048, 40),  # 24 MiB: stays in the second-level cache
+    SHAPES = {  # m, n, k
+        "256x8192x8192": (256, 8192, 8192),
+        "2048x2048x2048": (2048, 2048, 2048),  # 24 MiB: stays in the second-level cache
     }
-    QUEUED = 3
 
     def __init__(self, name):
-        m, n, k, self.batch = self.SHAPES[name]
+        m, n, k = self.SHAPES[name]
         self.a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         self.b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
         self.out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         self.stream = torch.cuda.Stream()
-        self.done, self.waiting = 0, []
 
-    def top_up(self):
-        self.waiting = [event for event in self.waiting if not event.query()]
+    def queue(self, count):
+        """The events before the first and behind the last."""
         with torch.cuda.stream(self.stream):
-            while len(self.waiting) < self.QUEUED:
-                for _ in range(self.batch):
-                    torch.mm(self.a, self.b, out=self.out)
-                self.waiting.append(self.stream.record_event())
-                self.done += self.batch
+            begin = mark(self.stream)
+            for _ in range(count):
+                torch.mm(self.a, self.b, out=self.out)
+            return begin, mark(self.stream)
 
-    def mark(self):
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(self.stream)
-        return event
+
+def mark(stream):
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event
+
+
+@functools.cache
+def cycles_of_a_second():
+    """Of torch.cuda._sleep()."""
+    cycles = 20_000_000
+    torch.cuda._sleep(cycles)
+    begin = mark(torch.cuda.current_stream())
+    torch.cuda._sleep(cycles)
+    end = mark(torch.cuda.current_stream())
+    end.synchronize()
+    return cycles / begin.elapsed_time(end) * 1e3
+
+
+def rest(seconds):
+    """The current stream does nothing for so long, on one SM."""
+    torch.cuda._sleep(int(seconds * cycles_of_a_second()))
 
 
 @functools.cache
@@ -73,6 +90,7 @@ class Nccl:
         self.output = torch.empty(elements, device="cuda")
 
     def start(self):
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             dist.reduce_scatter_tensor(self.output, self.input, group=self.group)
 
@@ -85,6 +103,7 @@ class Copies:
         self.source = torch.zeros_like(self.to)
 
     def start(self):
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             self.to.copy_(self.source)
 
@@ -108,62 +127,87 @@ class Fsdp:
         model = fully_shard(One(world * elements // COLUMNS), mesh=job.mesh, mp_policy=policy)
         self.reduction = Reduction(model,
                                    torch.ones(COLUMNS, device="cuda", dtype=torch.bfloat16))
-        self.caller = torch.cuda.Stream()
-        self.results = []
         torch.cuda.synchronize()
         self.stream = self.reduction.stream
 
     def start(self):
+        return self.reduction.start()
+
+
+class Windows:
+    def __init__(self, job, work, products):
+        self.job, self.work, self.products = job, work, products
+        self.caller, self.holder = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def run(self, reductions, cadence, products):
+        """Milliseconds of the products and of each reduce-scatter (back to back: of all by their
+        number), and whether the products lasted longest."""
+        torch.cuda.synchronize()
+        dist.barrier(host_group())
+        with torch.cuda.stream(self.holder):
+            rest(HOLD)
+        held = self.holder.record_event()
+        kept, times = [], []
+        self.caller.wait_event(held)
+        if products:
+            self.products.stream.wait_event(held)
+            begin, end = self.products.queue(products)
         with torch.cuda.stream(self.caller):
-            self.results = [*self.results[1 - UNDER_WAY:], self.reduction.start()]
+            for _ in range(reductions):
+                if cadence:
+                    rest(cadence)
+                first = mark(self.caller)
+                kept.append(self.work.start())
+                times.append((first, mark(self.work.stream)))
+        if held.query():
+            raise RuntimeError(f"the host needed more than {HOLD} s to fill a window of "
+                               f"{products} products and {reductions} reduce-scatters")
+        torch.cuda.synchronize()
+        own = ([a.elapsed_time(b) for a, b in times] if cadence else
+               [times[0][0].elapsed_time(times[-1][1]) / reductions] if times else [])
+        return (begin.elapsed_time(end) if products else 0, own,
+                not times or not products or times[-1][1].elapsed_time(end) > 0)
 
 
 def beside(job):
-    """task: product (a name, or none), side (alone, copies, nccl, tide), elements (fp32 of the
-    output), ctas, cadence (seconds; 0: back to back), count."""
+    """task: product (a name), side (copies, nccl, tide), elements (fp32 of the output), ctas,
+    cadence (seconds; 0: back to back), rounds. Notes of rank 0: alone_us, of a product; slower, by
+    what part the products of a window are; lost_us, by each reduce-scatter; own_ms; covered: in how
+    many rounds the products lasted as long as the reduce-scatters."""
     task = job.task
     torch.cuda.empty_cache()
-    make = {"alone": lambda: None,
-            "nccl": lambda: Nccl(job.world, task["elements"], task["ctas"]),
+    work = {"nccl": lambda: Nccl(job.world, task["elements"], task["ctas"]),
             "copies": lambda: Copies(job.world, task["elements"]),
-            "tide": lambda: Fsdp(job, job.world, task["elements"])}[task["side"]]
-    work = make()
-    products = Products(task["product"]) if task["product"] and job.rank == 0 else None
-    for _ in range(2 if work else 0):
-        work.start()
-    if products:
-        products.top_up()
+            "tide": lambda: Fsdp(job, job.world, task["elements"])}[task["side"]]()
+    products = Products(task["product"]) if job.rank == 0 else None
+    windows = Windows(job, work, products)
+    count = 200 if products else 0
+    kept = [work.start() for _ in range(2)]
     torch.cuda.synchronize()
-    dist.barrier(host_group())
-
-    products_begin = products.mark() if products else None
+    del kept
+    windows.run(0, 0, count)
+    alone = windows.run(0, 0, count)[0] / count if count else 0
+    cadence = task["cadence"]
+    reductions = 3 if cadence else 8
+    own = statistics.median(windows.run(reductions, 0, 0)[1])
+    # Every rank's window is as long as that of rank 0; beside products all takes longer.
     if products:
-        products.done = 0
-        products.waiting = []
-    times, under_way = [], []
-    count = task["count"] if work else 0
-    begin = time.perf_counter()
-    while len(times) < count or under_way or (
-            products and time.perf_counter() - begin < task.get("seconds", 0)):
+        lasting = reductions * cadence * 1e3 + own if cadence else 2 * reductions * own
+        count = min(MOST_QUEUED, max(20, round(lasting / alone)))
+    slower, lost, owns, covered, alones = [], [], [], 0, []
+    for _ in range(task["rounds"]):
+        alone = windows.run(0, 0, count)[0]
+        loaded, own, longest = windows.run(reductions, cadence, count)
+        owns += own
+        covered += longest
         if products:
-            products.top_up()
-        under_way = [end for end in under_way if not end.query()]
-        if (len(times) < count and len(under_way) < UNDER_WAY
-                and time.perf_counter() - begin >= len(times) * task["cadence"]):
-            # What was queued before on this stream ends before `first` is reached.
-            first, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            first.record(work.stream)
-            work.start()
-            end.record(work.stream)
-            times.append((first, end))
-            under_way.append(end)
-    elapsed = time.perf_counter() - begin
+            alones.append(alone / count)
+            slower.append(loaded / alone - 1)
+            lost.append((loaded - alone) / reductions)
     if products:
-        products_end = products.mark()
-        torch.cuda.synchronize()
-        job.notes.update(products=products.done,
-                         products_ms=products_begin.elapsed_time(products_end))
-    torch.cuda.synchronize()
-    job.notes.update(elapsed=elapsed,
-                     own_ms=[first.elapsed_time(end) for first, end in times])
+        job.notes.update(alone_us=statistics.median(alones) * 1e3,
+                         slower=statistics.median(slower), slower_all=slower,
+                         lost_us=statistics.median(lost) * 1e3,
+                         own_ms=statistics.median(owns), covered=covered, products=count,
+                         reductions=reductions)
     dist.barrier(host_group())

@@ -1,9 +1,20 @@
-"""How many layers of which model fit on the GPUs: the plan of the step times."""
+"""What GPUs there are, and how many layers of which model fit on the GPUs: the plan of the step times."""
 import os
 import subprocess
+import sys
+
+from runner import torch_python
 
 # Elements of a layer; models.py has the shapes.
 LAYER = {"llama_8b": 218.1e6, "llama_70b": 855.7e6, "qwen3_30b_a3b": 623.1e6}
+
+
+def visible_gpus():
+    job = subprocess.run([torch_python(), "-c", "import torch; print(torch.cuda.device_count())"],
+                         capture_output=True, text=True, timeout=120)
+    if job.returncode:
+        sys.exit(f"torch cannot count the GPUs\n{job.stderr[-2000:]}")
+    return int(job.stdout)
 
 
 def gpu_bytes():
