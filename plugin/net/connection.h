@@ -105,8 +105,9 @@ class Connection {
   // These want a Turn.
   void poll();
   void break_lane(Lane& lane, const std::string& why);
-  // Everything that lane sent and that is not among the first `received` has to travel again.
-  // False when the peer's count is impossible.
+  // Everything that lane sent and that is not among the first `received` has to travel again; all
+  // that is not known to have arrived, if sends are not counted(). False when the peer's count is
+  // impossible.
   bool settle(Lane& lane, uint64_t received);
   // The connection is over; NCCL hears of it, and the log, at its next call.
   void fail(ncclResult_t result, const std::string& what);
@@ -144,6 +145,8 @@ class Connection {
   // Posts what waits for room or for a lane.
   virtual void push() = 0;
   virtual LaneShape lane_shape(uint32_t inline_bytes) const = 0;
+  // Each send consumes a receive at the peer. If not, a send may arrive twice and must not mind.
+  virtual bool counted() const = 0;
   virtual uint32_t extra_completions() const { return 0; }
 
   // What isend, irecv, iflush and test return.

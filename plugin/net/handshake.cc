@@ -154,6 +154,7 @@ void Connector::greet() {
   peer.devices.resize(handle_.devices);  // how many lanes there are depends on it
   sender_ = std::make_shared<Sender>(agree(device_, settings_, self, peer, /*connector=*/true));
   sender_->create_lanes(static_cast<uint32_t>(settings_.inline_bytes));
+  sender_->expose_ring(&self);
   self.lanes = sender_->lane_addresses();
   sender_->agreement().self.lanes = self.lanes;
   stream_.send(FrameType::kHello, encode(self));

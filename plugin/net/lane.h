@@ -1,6 +1,7 @@
 // A lane: one queue pair of a connection, with a record of everything sent on it that is not known
-// to have arrived. RC delivers in order and each of our sends consumes one receive at the peer, so
-// when a lane breaks the peer's count of receives tells exactly which records arrived.
+// to have arrived. RC delivers in order and each piece of a message consumes one receive at the
+// peer, so when a lane breaks the peer's count of receives tells exactly which pieces arrived.
+// Grants and acknowledgements may arrive twice.
 #pragma once
 
 #include <atomic>
@@ -20,6 +21,9 @@ struct SendRecord {
   uint32_t immediate = 0;  // kPiece
   uint64_t offset = 0;     // kPiece: into the message; kGrant: the slots, 8 bits each
   uint32_t length = 0;     // kPiece
+  bool again = false;      // kGrant: it was sent before
+
+  uint32_t slot(uint32_t i) const { return offset >> 8 * i & 0xff; }  // kGrant
 };
 
 // What a work request's 64 bits say: which lane, in which life, which way, which one.

@@ -18,24 +18,20 @@ constexpr uint32_t kMessages = NCCL_NET_MAX_REQUESTS * kMaxGroup;
 constexpr uint32_t kSendDepth = kSlots + 64;
 // Every message that can be open in two pieces on one lane; what exceeds it is told to wait (RNR).
 constexpr uint32_t kReceiveDepth = 2 * kMessages;
-constexpr uint32_t kAcknowledgements = 64;
-constexpr size_t kAcknowledgementBytes = 16;
 // While the sender has grants for this many receives, further ones wait until so many can share a
-// message.
+// write.
 constexpr uint32_t kPlenty = 4;
 constexpr uint32_t kShared = 4;
 
 }  // namespace
 
-Receiver::Receiver(Agreement agreement) : Connection(std::move(agreement)), slots_(kSlots) {
+Receiver::Receiver(Agreement agreement)
+    : Connection(std::move(agreement)), slots_(kSlots), outbox_(std::make_unique<Outbox>()) {
   for (Slot& slot : slots_) {
     slot.kind = Request::Kind::kReceive;
     slot.connection = this;
   }
   ungranted_.reserve(kSlots);
-  control_bytes_ = control_bytes(static_cast<int>(agreement_.device->ports.size()));
-  buffer_bytes_ = kSlots * control_bytes_ + kAcknowledgements * kAcknowledgementBytes + 1;
-  buffers_ = std::make_unique<uint8_t[]>(buffer_bytes_);
   pacing_ = agreement_.self.shared.pacing != 0;
 }
 
@@ -45,15 +41,13 @@ Receiver::~Receiver() {
 }
 
 LaneShape Receiver::lane_shape(uint32_t inline_bytes) const {
-  return {{kSendDepth, kReceiveDepth, inline_bytes, kShared},
-          /*receive_bytes=*/0,
-          /*signal_every=*/16};
+  return {{kSendDepth, kReceiveDepth, inline_bytes}, /*receive_bytes=*/0, /*signal_every=*/16};
 }
 
 void Receiver::start() {
   const NetDevice& device = *agreement_.device;
   for (const Port* port : device.ports) {
-    regions_.emplace_back((ibv_reg_mr)(port->device->domain(), buffers_.get(), buffer_bytes_,
+    regions_.emplace_back((ibv_reg_mr)(port->device->domain(), outbox_.get(), sizeof(Outbox),
                                        IBV_ACCESS_LOCAL_WRITE));
     if (!regions_.back()) {
       throw Error("cannot register control buffers on " + port->device->name() + ": " +
@@ -93,7 +87,8 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
   Slot& slot = slots_[index];
   const auto messages = static_cast<uint32_t>(count);
   auto blocked = [&] {
-    return slot.held || slot.missing > 0 || open_messages_ + messages > kMessages;
+    return slot.held || slot.missing > 0 || slot.waiting || slot.repeats > 0 ||
+           open_messages_ + messages > kMessages;
   };
   if (blocked()) {
     poll();
@@ -102,7 +97,6 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
   }
   const int devices = static_cast<int>(agreement_.device->ports.size());
   Grant grant;
-  grant.sequence = next_sequence_;
   grant.count = messages;
   for (uint32_t i = 0; i < messages; ++i) {
     if (!covers(registrations[i], data[i], sizes[i])) {
@@ -120,7 +114,9 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
     }
     slot.messages[i] = {.room = sizes[i]};
   }
-  slot.grant_bytes = static_cast<uint32_t>(encode(grant, devices, grant_buffer(index)));
+  encode(grant, next_cell_, outbox_->ring.data());
+  slot.position = next_cell_;
+  next_cell_ += messages;
   slot.sequence = next_sequence_++;
   slot.count = slot.missing = messages;
   slot.size_optional = size_optional && count == 1;
@@ -131,7 +127,8 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
   ++open_slots_;
   same_tag_run_ = messages == 1 && tags[0] == last_tag_ ? same_tag_run_ + 1 : 0;
   last_tag_ = messages == 1 ? tags[0] : last_tag_;
-  slot.granted = false;
+  slot.waiting = true;
+  slot.lost = false;
   ungranted_.push_back(index);
   push();
   *request = &slot;
@@ -156,7 +153,7 @@ ncclResult_t Receiver::iflush(int count, void* const* data, const int* sizes,
   FlushRequest& flush = flushes_[next_flush_ % kFlushes];
   if (flush.used) return ncclInternalError;
   const uint32_t index = next_flush_++ % kFlushes;
-  uint8_t* sink = buffers_.get() + buffer_bytes_ - 1;
+  uint8_t* sink = &outbox_->flushed;
   for (size_t i = 0; i < loopbacks_.size(); ++i) {
     ibv_sge place = {reinterpret_cast<uintptr_t>(sink), 1, regions_[i]->lkey};
     ibv_send_wr work = {};
@@ -195,7 +192,7 @@ ncclResult_t Receiver::test(Request* request, int* done, int* sizes) {
   auto& slot = *static_cast<Slot*>(request);
   if (slot.missing > 0) {
     if (!failed()) poll();
-    const bool early = slot.size_optional && slot.granted && !failed();
+    const bool early = slot.size_optional && !slot.waiting && !failed();
     if (slot.missing > 0 && !early) return report();
   }
   *done = 1;
@@ -242,13 +239,24 @@ void Receiver::accept_arrival(const Arrival& arrival, uint32_t bytes) {
   if (--open_slots_ == 0) unattended_ = false;
 }
 
+void Receiver::on_delivered(const SendRecord& record) {
+  if (record.kind != SendRecord::Kind::kGrant || !record.again) return;
+  for (uint32_t i = 0; i < record.index; ++i) --slots_[record.slot(i)].repeats;
+}
+
 void Receiver::on_lost(const SendRecord& record) {
   if (record.kind == SendRecord::Kind::kAcknowledgement) {
     acknowledgement_due_ = pacing_;
     return;
   }
-  for (uint32_t i = 0; i < record.index; ++i) ungranted_.push_back(record.offset >> 8 * i & 0xff);
-  lost_grants_ = true;
+  on_delivered(record);  // the lane is gone: it will not arrive later
+  for (uint32_t i = 0; i < record.index; ++i) {
+    Slot& slot = slots_[record.slot(i)];
+    // What has come, or waits already, needs no other grant.
+    if (slot.missing == 0 || slot.waiting) continue;
+    slot.waiting = slot.lost = lost_grants_ = true;
+    ungranted_.push_back(record.slot(i));
+  }
 }
 
 void Receiver::on_flushed(uint32_t index) {
@@ -258,6 +266,12 @@ void Receiver::on_flushed(uint32_t index) {
 void Receiver::push() {
   if (acknowledgement_due_ && send_acknowledgement()) acknowledgement_due_ = false;
   while (!ungranted_.empty()) {
+    Slot& next = slots_[ungranted_.front()];
+    if (next.missing == 0) {  // the lost grant had arrived
+      next.waiting = false;
+      ungranted_.erase(ungranted_.begin());
+      continue;
+    }
     // Only if all open receives have one tag: otherwise the next send may be for the very tag that
     // is held back, and the sends of the others may depend on it.
     const auto waiting = static_cast<uint32_t>(ungranted_.size());
@@ -268,48 +282,66 @@ void Receiver::push() {
   lost_grants_ = false;
 }
 
+// As many as follow each other in the ring and in `ungranted_`, in one write.
 bool Receiver::send_grants() {
-  ibv_sge places[kShared];
   SendRecord record = {.kind = SendRecord::Kind::kGrant};
-  size_t length = 0;
+  const uint32_t position = slots_[ungranted_[0]].position;
+  GrantCell* first = &outbox_->ring[position % kCells];
+  uint32_t cells = 0;
   while (record.index < std::min<size_t>(kShared, ungranted_.size())) {
-    const uint32_t slot = ungranted_[record.index];
-    length += slots_[slot].grant_bytes;
-    if (length > control_bytes_) break;
-    places[record.index] = {reinterpret_cast<uintptr_t>(grant_buffer(slot)),
-                            slots_[slot].grant_bytes, 0};
-    record.offset |= uint64_t{slot} << 8 * record.index++;
+    const Slot& slot = slots_[ungranted_[record.index]];
+    if (record.index > 0 &&
+        (slot.position != position + cells || slot.position % kCells < position % kCells ||
+         cells + slot.count > kMaxCells)) {
+      break;
+    }
+    record.offset |= uint64_t{ungranted_[record.index]} << 8 * record.index;
+    record.again |= slot.lost;
+    ++record.index;
+    cells += slot.count;
   }
-  if (!send_control(places, record.index, record)) return false;
-  for (uint32_t i = 0; i < record.index; ++i) slots_[ungranted_[i]].granted = true;
+  join(first, cells);
+  ibv_send_wr work = {};
+  work.opcode = IBV_WR_RDMA_WRITE;
+  work.wr.rdma.remote_addr = agreement_.peer.grant_ring + position % kCells * sizeof(GrantCell);
+  // The slots of a grant that was repeated wait for this.
+  if (record.again) work.send_flags = IBV_SEND_SIGNALED;
+  if (!post_control(work, first, cells * sizeof(GrantCell), record)) return false;
+  for (uint32_t i = 0; i < record.index; ++i) {
+    Slot& slot = slots_[ungranted_[i]];
+    slot.waiting = false;
+    if (record.again) ++slot.repeats;
+  }
   ungranted_.erase(ungranted_.begin(), ungranted_.begin() + record.index);
   return true;
 }
 
 bool Receiver::send_acknowledgement() {
-  uint8_t* bytes = buffers_.get() + kSlots * control_bytes_ +
-                   acknowledgements_sent_ % kAcknowledgements * kAcknowledgementBytes;
-  const size_t length = encode(Acknowledgement{agreement_.peer.epoch, heads_}, bytes);
-  ibv_sge place = {reinterpret_cast<uintptr_t>(bytes), static_cast<uint32_t>(length), 0};
-  if (!send_control(&place, 1, {.kind = SendRecord::Kind::kAcknowledgement})) return false;
+  auto& bytes =
+      outbox_->acknowledgements[acknowledgements_sent_ % outbox_->acknowledgements.size()];
+  encode(Acknowledgement{agreement_.peer.epoch, heads_}, bytes.data());
+  ibv_send_wr work = {};
+  work.opcode = IBV_WR_SEND;
+  if (!post_control(work, bytes.data(), bytes.size(),
+                    {.kind = SendRecord::Kind::kAcknowledgement})) {
+    return false;
+  }
   ++acknowledgements_sent_;
   return true;
 }
 
-// Fills in the keys of `places`, which lie in buffers_.
-bool Receiver::send_control(ibv_sge* places, uint32_t count, const SendRecord& record) {
+bool Receiver::post_control(ibv_send_wr work, const void* bytes, size_t length,
+                            const SendRecord& record) {
   Lane* lane = control_lane();
   if (lane == nullptr || !lane->has_room()) return false;
-  uint32_t length = 0;
-  for (uint32_t i = 0; i < count; ++i) {
-    places[i].lkey = regions_[lane->local_device]->lkey;
-    length += places[i].length;
+  ibv_sge place = {reinterpret_cast<uintptr_t>(bytes), static_cast<uint32_t>(length),
+                   regions_[lane->local_device]->lkey};
+  work.sg_list = &place;
+  work.num_sge = 1;
+  if (work.opcode == IBV_WR_RDMA_WRITE) {
+    work.wr.rdma.rkey = agreement_.peer.devices[lane->remote_device].grant_key;
   }
-  ibv_send_wr work = {};
-  work.opcode = IBV_WR_SEND;
-  work.sg_list = places;
-  work.num_sge = static_cast<int>(count);
-  if (length <= lane->pair.inline_bytes()) work.send_flags = IBV_SEND_INLINE;
+  if (length <= lane->pair.inline_bytes()) work.send_flags |= IBV_SEND_INLINE;
   return post(*lane, &work, record);
 }
 

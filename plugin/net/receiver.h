@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plugin/net/connection.h"
+#include "plugin/net/grant_ring.h"
 
 namespace tide::net {
 
@@ -27,12 +28,13 @@ class Receiver : public Connection {
   ncclResult_t test(Request* request, int* done, int* sizes) override;
 
  protected:
-  void on_delivered(const SendRecord&) override {}
+  void on_delivered(const SendRecord& record) override;
   void on_lost(const SendRecord& record) override;
   void on_received(Lane& lane, uint32_t buffer, const ibv_wc& completion) override;
   void on_flushed(uint32_t index) override;
   void push() override;
   LaneShape lane_shape(uint32_t inline_bytes) const override;
+  bool counted() const override { return false; }
   uint32_t extra_completions() const override { return kFlushes; }
 
  private:
@@ -56,9 +58,13 @@ class Receiver : public Connection {
     uint32_t count = 0;
     uint32_t missing = 0;  // messages that have not arrived
     bool held = false;     // NCCL has the request and was not told that it is done
-    bool granted = false;
+    bool waiting = false;  // in ungranted_
     bool size_optional = false;
-    uint32_t grant_bytes = 0;  // length of the encoded grant
+    uint32_t position = 0;  // of the grant's first cell
+    // Times that the grant was written once more and is not known to have arrived: until it is, it
+    // might overwrite what comes after it in the ring.
+    uint32_t repeats = 0;
+    bool lost = false;  // the grant may not have arrived
     std::array<Message, kMaxGroup> messages;
   };
   struct FlushRequest : Request {
@@ -69,8 +75,8 @@ class Receiver : public Connection {
   void accept_arrival(const Arrival& arrival, uint32_t bytes);
   bool send_grants();
   bool send_acknowledgement();
-  bool send_control(ibv_sge* places, uint32_t count, const SendRecord& record);
-  uint8_t* grant_buffer(uint32_t slot) { return buffers_.get() + slot * control_bytes_; }
+  // Posts `work` with these bytes of outbox_.
+  bool post_control(ibv_send_wr work, const void* bytes, size_t length, const SendRecord& record);
 
   std::vector<Slot> slots_;
   uint32_t next_sequence_ = 0;
@@ -81,11 +87,15 @@ class Receiver : public Connection {
   int last_tag_ = 0;
   uint32_t same_tag_run_ = 0;  // latest receives of a single message with last_tag_
 
-  // Encoded grants by slot, acknowledgements after them, then the byte that flushes read into.
-  size_t control_bytes_ = 0;
-  size_t buffer_bytes_ = 0;
-  std::unique_ptr<uint8_t[]> buffers_;
-  std::vector<verbs::RegionHandle> regions_;  // of buffers_, per device
+  // What leaves from here, and the byte that flushes read into.
+  struct Outbox {
+    std::array<GrantCell, kRingCells> ring;  // as in the sender's memory
+    std::array<std::array<uint8_t, kAcknowledgementBytes>, 64> acknowledgements;
+    uint8_t flushed;
+  };
+  std::unique_ptr<Outbox> outbox_;
+  std::vector<verbs::RegionHandle> regions_;  // of *outbox_, per device
+  uint32_t next_cell_ = 0;                    // position of the next grant
 
   bool pacing_ = false;
   bool acknowledgement_due_ = false;

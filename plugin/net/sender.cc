@@ -3,6 +3,10 @@
 
 #include <arpa/inet.h>
 
+#include <cerrno>
+#include <cstring>
+
+#include "include/tide/error.h"
 #include "plugin/net/log.h"
 
 namespace tide::net {
@@ -10,13 +14,13 @@ namespace {
 
 constexpr uint32_t kRequests = NCCL_NET_MAX_REQUESTS * kMaxGroup;
 constexpr uint32_t kSendDepth = 256;
-// All grants that can be open, and acknowledgements among them.
-constexpr uint32_t kReceiveDepth = kSlots + 64;
+constexpr uint32_t kReceiveDepth = 64;  // acknowledgements; what exceeds it is told to wait (RNR)
 
 }  // namespace
 
 Sender::Sender(Agreement agreement)
     : Connection(std::move(agreement)),
+      ring_(kRingCells),
       requests_(kRequests),
       grants_(kSlots),
       account_(agreement_.self.epoch) {
@@ -32,6 +36,22 @@ Sender::Sender(Agreement agreement)
   }
 }
 
+void Sender::expose_ring(Introduction* self) {
+  const auto& ports = agreement_.device->ports;
+  for (size_t i = 0; i < ports.size(); ++i) {
+    ring_regions_.emplace_back((ibv_reg_mr)(ports[i]->device->domain(), ring_.data(),
+                                            ring_.size() * sizeof(GrantCell),
+                                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+    if (!ring_regions_.back()) {
+      throw Error("cannot register the grant ring on " + ports[i]->device->name() + ": " +
+                      std::strerror(errno),
+                  "raise the locked memory limit (ulimit -l)");
+    }
+    self->devices[i].grant_key = ring_regions_.back()->rkey;
+  }
+  self->grant_ring = reinterpret_cast<uintptr_t>(ring_.data());
+}
+
 void Sender::start() { lost_.reserve(kSendDepth * lanes_.size()); }
 
 Sender::~Sender() {
@@ -43,9 +63,7 @@ Sender::~Sender() {
 }
 
 LaneShape Sender::lane_shape(uint32_t inline_bytes) const {
-  const auto control =
-      static_cast<uint32_t>(control_bytes(static_cast<int>(agreement_.peer.devices.size())));
-  return {{kSendDepth, kReceiveDepth, inline_bytes}, control, /*signal_every=*/1};
+  return {{kSendDepth, kReceiveDepth, inline_bytes}, kAcknowledgementBytes, /*signal_every=*/1};
 }
 
 ncclResult_t Sender::isend(const void* data, uint64_t size, int tag,
@@ -57,11 +75,13 @@ ncclResult_t Sender::isend(const void* data, uint64_t size, int tag,
   uint32_t sequence = 0;
   uint32_t entry = 0;
   GrantEntry* target = find_grant(tag, &sequence, &entry);
-  if (target == nullptr || free_ == kNobody) {
-    poll();
-    if (failed()) return report();
+  if (target == nullptr) {
+    read_grants();
     target = find_grant(tag, &sequence, &entry);
-    if (target == nullptr || free_ == kNobody) return ncclSuccess;
+  }
+  if (target == nullptr || free_ == kNobody) {
+    poll();  // a lane may be broken
+    return report();
   }
   if (size > target->size || !covers(registration, data, size)) {
     TIDE_WARN(
@@ -93,15 +113,15 @@ ncclResult_t Sender::isend(const void* data, uint64_t size, int tag,
   send.arrival = {.slot = sequence % kSlots, .entry = entry, .round = sequence / kSlots % 256};
   mark_matched(sequence, entry);
 
-  const uint64_t lanes = agreement_.self.shared.queue_pairs *
-                         std::max(agreement_.self.devices.size(), agreement_.peer.devices.size());
+  const uint64_t devices = std::max(agreement_.self.devices.size(), agreement_.peer.devices.size());
+  const uint64_t lanes = agreement_.self.shared.queue_pairs * devices;
   const auto smallest = static_cast<uint64_t>(agreement_.piece_bytes);
   const uint64_t head = head_length(size, head_bytes_);
-  send.parts[0] = split(0, head, lanes, smallest);
+  send.parts[0] = split(0, head, lanes, devices, smallest);
   send.pieces = send.parts[0].pieces;
   if (size > head) {
     send.arrival.has_tail = true;
-    send.parts[1] = split(head, size - head, lanes, smallest);
+    send.parts[1] = split(head, size - head, lanes, devices, smallest);
     send.pieces += send.parts[1].pieces;
   }
   send.posted = send.delivered = 0;
@@ -155,7 +175,6 @@ void Sender::mark_matched(uint32_t sequence, uint32_t entry) {
   while (first_open_ != granted_end_) {
     OpenGrant& open = grants_[first_open_ % kSlots];
     if (open.matched != (1u << open.grant.count) - 1) break;
-    open.present = false;
     ++first_open_;
   }
 }
@@ -229,37 +248,29 @@ void Sender::on_lost(const SendRecord& record) { lost_.push_back(record); }
 void Sender::on_received(Lane& lane, uint32_t buffer, const ibv_wc& completion) {
   if (failed()) return;
   const auto length = std::min<size_t>(completion.byte_len, lane_shape(0).receive_bytes);
-  std::span<const uint8_t> bytes(lane.receive_buffer(buffer), length);
-  const auto type = completion.opcode == IBV_WC_RECV ? control_type(bytes) : std::nullopt;
-  if (type == ControlType::kGrant) {
-    Grant grant;
-    while (decode(&bytes, static_cast<int>(agreement_.peer.devices.size()), &grant)) {
-      accept_grant(grant);
-      if (bytes.empty() || failed()) return;
-    }
-  } else if (type == ControlType::kAcknowledgement) {
-    Acknowledgement acknowledgement;
-    if (decode(bytes, &acknowledgement)) {
-      accept_acknowledgement(acknowledgement);
-      return;
-    }
+  const std::span<const uint8_t> bytes(lane.receive_buffer(buffer), length);
+  Acknowledgement acknowledgement;
+  if (completion.opcode == IBV_WC_RECV && decode(bytes, &acknowledgement)) {
+    accept_acknowledgement(acknowledgement);
+    return;
   }
   fail(ncclRemoteError, "the peer sent a control message that is none (" +
                             std::to_string(completion.byte_len) + " bytes)");
 }
 
-void Sender::accept_grant(const Grant& grant) {
-  OpenGrant& open = grants_[grant.sequence % kSlots];
-  if (grant.sequence - first_open_ >= kSlots || open.present) {
-    fail(ncclRemoteError, "the peer granted receive " + std::to_string(grant.sequence) +
-                              " out of turn, the oldest open one is " +
-                              std::to_string(first_open_));
-    return;
-  }
-  open = {.present = true, .matched = 0, .grant = grant};
-  // After a lane broke a later grant may overtake an earlier one: matching waits for the gap.
-  while (granted_end_ - first_open_ < kSlots && grants_[granted_end_ % kSlots].present &&
-         grants_[granted_end_ % kSlots].grant.sequence == granted_end_) {
+void Sender::read_grants() {
+  // After a lane broke a later grant may overtake an earlier one: the ring keeps their order.
+  while (granted_end_ - first_open_ < kSlots) {
+    OpenGrant& open = grants_[granted_end_ % kSlots];
+    const GrantState state = decode(ring_.data(), next_cell_, &open.grant);
+    if (state == GrantState::kAbsent) return;
+    if (state == GrantState::kMalformed) {
+      fail(ncclRemoteError, "the peer wrote a grant that is none, after receive " +
+                                std::to_string(granted_end_ - 1));
+      return;
+    }
+    open.matched = 0;
+    next_cell_ += open.grant.count;
     ++granted_end_;
   }
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "plugin/net/connection.h"
+#include "plugin/net/grant_ring.h"
 #include "plugin/net/split.h"
 #include "plugin/pacing/gate.h"
 
@@ -15,6 +16,8 @@ class Sender : public Connection {
   explicit Sender(Agreement agreement);
   ~Sender() override;
 
+  // Registers the grant ring, and says where it is. Throws tide::Error.
+  void expose_ring(Introduction* self);
   void start() override;
 
   // *request stays null while there is no grant for `tag`, no free request, or the gate is closed.
@@ -28,6 +31,9 @@ class Sender : public Connection {
   void on_received(Lane& lane, uint32_t buffer, const ibv_wc& completion) override;
   void push() override;
   LaneShape lane_shape(uint32_t inline_bytes) const override;
+  bool counted() const override { return true; }
+  // The cells that the receiver writes.
+  GrantCell* ring() { return ring_.data(); }
 
  private:
   static constexpr uint32_t kNobody = UINT32_MAX;
@@ -47,12 +53,12 @@ class Sender : public Connection {
     uint32_t next = kNobody;  // in the queue or in the free list
   };
   struct OpenGrant {
-    bool present = false;
     uint32_t matched = 0;  // bit per entry
     Grant grant;
   };
 
-  void accept_grant(const Grant& grant);
+  // Takes what the receiver has written since.
+  void read_grants();
   void accept_acknowledgement(const Acknowledgement& acknowledgement);
   // The first unmatched entry for `tag`; the sequence number in *sequence, or null.
   GrantEntry* find_grant(int tag, uint32_t* sequence, uint32_t* entry);
@@ -60,6 +66,10 @@ class Sender : public Connection {
   bool post_piece(Lane& lane, const SendRecord& record);
   SendRecord next_piece(uint32_t index) const;
   Lane* data_lane();
+
+  std::vector<GrantCell> ring_;
+  std::vector<verbs::RegionHandle> ring_regions_;  // of ring_, per device
+  uint32_t next_cell_ = 0;                         // position of the next grant
 
   std::vector<SendRequest> requests_;
   uint32_t free_ = kNobody;

@@ -7,6 +7,11 @@
 #include "plugin/net/codec.h"
 
 namespace tide::net {
+namespace {
+
+constexpr uint32_t kAcknowledgementType = 2;
+
+}  // namespace
 
 std::vector<uint8_t> encode(const Introduction& introduction) {
   Writer writer;
@@ -17,6 +22,7 @@ std::vector<uint8_t> encode(const Introduction& introduction) {
   writer.put(introduction.process);
   writer.put(introduction.nonce);
   writer.put(introduction.epoch);
+  writer.put(introduction.grant_ring);
   writer.put(introduction.shared.queue_pairs);
   writer.put(introduction.shared.separate_control);
   writer.put(introduction.shared.pacing);
@@ -30,6 +36,7 @@ std::vector<uint8_t> encode(const Introduction& introduction) {
     writer.put(device.port);
     writer.put(device.speed);
     writer.port(device.address);
+    writer.put(device.grant_key);
   }
   writer.put(static_cast<uint8_t>(introduction.lanes.size()));
   for (const verbs::PairAddress& lane : introduction.lanes) writer.pair(lane);
@@ -50,6 +57,7 @@ std::optional<DecodedIntroduction> decode_introduction(std::span<const uint8_t> 
   if (introduction.wire_version != kWireVersion) return decoded;
   introduction.nonce = reader.get<uint64_t>();
   introduction.epoch = reader.get<uint32_t>();
+  introduction.grant_ring = reader.get<uint64_t>();
   introduction.shared.queue_pairs = reader.get<uint32_t>();
   introduction.shared.separate_control = reader.get<uint32_t>();
   introduction.shared.pacing = reader.get<uint32_t>();
@@ -65,6 +73,7 @@ std::optional<DecodedIntroduction> decode_introduction(std::span<const uint8_t> 
     device.port = reader.get<uint8_t>();
     device.speed = reader.get<int32_t>();
     device.address = reader.port();
+    device.grant_key = reader.get<uint32_t>();
     introduction.devices.push_back(std::move(device));
   }
   const int lanes = reader.get<uint8_t>();
@@ -158,62 +167,15 @@ std::string differences(const Introduction& peer, const Introduction& self) {
   return text;
 }
 
-size_t encode(const Grant& grant, int devices, uint8_t* bytes) {
-  uint8_t* out = bytes;
-  auto put = [&out](auto value) {
-    std::memcpy(out, &value, sizeof(value));
-    out += sizeof(value);
-  };
-  put(static_cast<uint8_t>(ControlType::kGrant));
-  put(static_cast<uint8_t>(grant.count));
-  put(uint16_t{0});
-  put(grant.sequence);
-  for (uint32_t i = 0; i < grant.count; ++i) {
-    const GrantEntry& entry = grant.entries[i];
-    put(entry.address);
-    put(entry.size);
-    put(entry.tag);
-    for (int device = 0; device < devices; ++device) put(entry.keys[device]);
-  }
-  return static_cast<size_t>(out - bytes);
-}
-
-size_t encode(const Acknowledgement& acknowledgement, uint8_t* bytes) {
-  const uint32_t words[3] = {static_cast<uint32_t>(ControlType::kAcknowledgement),
-                             acknowledgement.epoch, acknowledgement.heads};
+void encode(const Acknowledgement& acknowledgement, uint8_t* bytes) {
+  const uint32_t words[3] = {kAcknowledgementType, acknowledgement.epoch, acknowledgement.heads};
+  static_assert(sizeof(words) == kAcknowledgementBytes);
   std::memcpy(bytes, words, sizeof(words));
-  return sizeof(words);
-}
-
-std::optional<ControlType> control_type(std::span<const uint8_t> bytes) {
-  if (bytes.empty()) return std::nullopt;
-  const auto type = static_cast<ControlType>(bytes[0]);
-  if (type != ControlType::kGrant && type != ControlType::kAcknowledgement) return std::nullopt;
-  return type;
-}
-
-bool decode(std::span<const uint8_t>* bytes, int devices, Grant* grant) {
-  Reader reader(*bytes);
-  if (reader.get<uint8_t>() != static_cast<uint8_t>(ControlType::kGrant)) return false;
-  grant->count = reader.get<uint8_t>();
-  reader.get<uint16_t>();
-  grant->sequence = reader.get<uint32_t>();
-  if (grant->count < 1 || grant->count > kMaxGroup) return false;
-  for (uint32_t i = 0; i < grant->count; ++i) {
-    GrantEntry& entry = grant->entries[i];
-    entry.address = reader.get<uint64_t>();
-    entry.size = reader.get<uint64_t>();
-    entry.tag = reader.get<int32_t>();
-    for (int device = 0; device < devices; ++device) entry.keys[device] = reader.get<uint32_t>();
-    if (entry.size > kMaxMessageBytes) return false;
-  }
-  *bytes = reader.rest();
-  return reader.good();
 }
 
 bool decode(std::span<const uint8_t> bytes, Acknowledgement* acknowledgement) {
   Reader reader(bytes);
-  reader.get<uint32_t>();
+  if (reader.get<uint32_t>() != kAcknowledgementType) return false;
   acknowledgement->epoch = reader.get<uint32_t>();
   acknowledgement->heads = reader.get<uint32_t>();
   return reader.complete();

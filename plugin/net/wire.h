@@ -3,9 +3,10 @@
 // Whatever is decoded here was written by a peer: every decoder checks lengths and ranges and says
 // no (an empty optional) instead of reading past the end; no count is used before it is checked.
 //
-// Three carriers:
+// Four carriers:
 //  - a TCP stream, for set-up and repair: frames of type and length
-//  - RDMA SEND, for grants and acknowledgements (receiver to sender)
+//  - RDMA WRITE into a ring of the sender's, for grants (receiver to sender), see grant_ring.h
+//  - RDMA SEND, for acknowledgements (receiver to sender)
 //  - the immediate of an RDMA WRITE, for arrivals (sender to receiver)
 #pragma once
 
@@ -55,6 +56,7 @@ struct PeerDevice {
   uint8_t port = 0;
   int32_t speed = 0;  // Mbit/s
   verbs::PortAddress address;
+  uint32_t grant_key = 0;  // of the grant ring on this device; 0 from the accepting end
 };
 
 // What must be the same at both ends.
@@ -77,8 +79,9 @@ struct Introduction {
   std::string release;  // of the plugin
   std::string host;
   uint32_t process = 0;
-  uint64_t nonce = 0;  // of the listener, proves that the handle was seen
-  uint32_t epoch = 0;  // of this connection's acknowledgements, chosen by the connecting end
+  uint64_t nonce = 0;       // of the listener, proves that the handle was seen
+  uint32_t epoch = 0;       // of this connection's acknowledgements, chosen by the connecting end
+  uint64_t grant_ring = 0;  // address of the connecting end's ring; 0 from the accepting end
   SharedSettings shared;
   OwnSettings own;
   std::vector<PeerDevice> devices;
@@ -130,7 +133,7 @@ struct Handle {
 };
 static_assert(sizeof(Handle) <= 128);
 
-// ---- RDMA SEND ----
+// ---- grants and acknowledgements ----
 
 struct GrantEntry {
   uint64_t address = 0;
@@ -139,9 +142,8 @@ struct GrantEntry {
   std::array<uint32_t, kMaxDevices> keys = {};  // of the receiver's devices
 };
 
-// The receiver's leave to write into up to 8 buffers: receive number `sequence` of the connection.
+// The receiver's leave to write into up to 8 buffers: one receive. Grants are numbered by their order.
 struct Grant {
-  uint32_t sequence = 0;
   uint32_t count = 0;
   std::array<GrantEntry, kMaxGroup> entries;
 };
@@ -153,17 +155,9 @@ struct Acknowledgement {
   uint32_t heads = 0;
 };
 
-// Bytes of the largest control message when the receiver has `devices` devices.
-constexpr size_t control_bytes(int devices) { return 8 + kMaxGroup * (20 + 4 * devices); }
-
-// Writes to at least control_bytes(devices) bytes; returns the length.
-size_t encode(const Grant& grant, int devices, uint8_t* bytes);
-size_t encode(const Acknowledgement& acknowledgement, uint8_t* bytes);
-
-enum class ControlType : uint8_t { kGrant = 1, kAcknowledgement = 2 };
-std::optional<ControlType> control_type(std::span<const uint8_t> bytes);
-// Grants may follow each other in one message: this takes the first off `bytes`.
-bool decode(std::span<const uint8_t>* bytes, int devices, Grant* grant);
+constexpr size_t kAcknowledgementBytes = 12;
+// Writes kAcknowledgementBytes.
+void encode(const Acknowledgement& acknowledgement, uint8_t* bytes);
 bool decode(std::span<const uint8_t> bytes, Acknowledgement* acknowledgement);
 
 // ---- immediates ----

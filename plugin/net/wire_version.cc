@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #ifndef TIDE_WIRE_VERSION
-#define TIDE_WIRE_VERSION 1
+#define TIDE_WIRE_VERSION 2
 #endif
 
 namespace tide::net {

@@ -28,6 +28,10 @@ struct Open : End {
   using End::End;
   using End::on_received;
 };
+struct OpenSender : Open<Sender> {
+  using Open::Open;
+  using Sender::ring;
+};
 
 Agreement agreement(NetDevice* device, uint32_t pacing) {
   Agreement agreement;
@@ -50,12 +54,13 @@ Registration registration() {
 
 void drive_sender(Input input) {
   NetDevice device(2);
-  Open<Sender> sender(agreement(&device, input.byte() % 2));
+  OpenSender sender(agreement(&device, input.byte() % 2));
   Lane lane(0, nullptr, 0, 0, true, true, {{16, 16, 0}, 512, 1});
   const Registration range = registration();
   std::vector<Request*> requests;
+  uint32_t position = 0;  // in the ring
   while (input.size > 0) {
-    switch (input.byte() % 4) {
+    switch (input.byte() % 5) {
       case 0: {
         Request* request = nullptr;
         sender.isend(memory, input.word() % sizeof(memory), input.byte() % 4, &range, &request);
@@ -64,16 +69,13 @@ void drive_sender(Input input) {
       }
       case 1: {  // a grant that is nearly right
         Grant grant;
-        grant.sequence = input.byte();
         grant.count = 1 + input.byte() % kMaxGroup;
         for (uint32_t i = 0; i < grant.count; ++i) {
           grant.entries[i].size = input.word();
           grant.entries[i].tag = input.byte() % 4;
         }
-        ibv_wc completion = {};
-        completion.opcode = IBV_WC_RECV;
-        completion.byte_len = static_cast<uint32_t>(encode(grant, 1, lane.receive_buffer(0)));
-        sender.on_received(lane, 0, completion);
+        encode(grant, position, sender.ring());
+        if (input.byte() % 8 != 0) position += grant.count;
         break;
       }
       case 2: {
@@ -87,7 +89,15 @@ void drive_sender(Input input) {
         sender.on_received(lane, 0, completion);
         break;
       }
-      case 3:
+      case 3: {  // anything at all, in any cell
+        GrantCell& cell = sender.ring()[input.word() % kRingCells];
+        const size_t length = std::min(input.size, sizeof(cell));
+        std::memcpy(static_cast<void*>(&cell), input.data, length);
+        input.data += length;
+        input.size -= length;
+        break;
+      }
+      case 4:
         if (!requests.empty()) {
           int done = 0;
           sender.test(requests[input.byte() % requests.size()], &done, nullptr);

@@ -3,9 +3,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
+#include "plugin/net/grant_ring.h"
 #include "plugin/net/socket.h"
 #include "plugin/net/wire.h"
 
@@ -39,19 +42,27 @@ void repairs(std::span<const uint8_t> bytes) {
 }
 
 void controls(std::span<const uint8_t> bytes) {
-  const int devices = bytes.empty() ? 1 : 1 + bytes.back() % kMaxDevices;
-  Grant grant;
-  uint8_t buffer[control_bytes(kMaxDevices)];
-  std::span<const uint8_t> left = bytes;
-  while (!left.empty()) {
-    const size_t before = left.size();
-    if (!decode(&left, devices, &grant)) break;
-    require(grant.count >= 1 && grant.count <= kMaxGroup);
-    require(encode(grant, devices, buffer) == before - left.size());
-  }
   Acknowledgement acknowledgement;
-  if (decode(bytes, &acknowledgement)) require(encode(acknowledgement, buffer) == bytes.size());
-  (void)control_type(bytes);
+  if (decode(bytes, &acknowledgement)) {
+    uint8_t again[kAcknowledgementBytes];
+    encode(acknowledgement, again);
+    require(bytes.size() == sizeof(again) && std::memcmp(bytes.data(), again, sizeof(again)) == 0);
+  }
+  // A ring into which the bytes were written, at its beginning.
+  static std::vector<GrantCell> ring(kRingCells);
+  static std::vector<GrantCell> copy(kRingCells);
+  const size_t length = std::min(bytes.size(), ring.size() * sizeof(GrantCell));
+  std::memcpy(static_cast<void*>(ring.data()), bytes.data(), length);
+  Grant grant;
+  for (uint32_t position = 0; position < kCells;) {
+    if (decode(ring.data(), position, &grant) != GrantState::kHere) break;
+    require(grant.count >= 1 && grant.count <= kMaxGroup);
+    encode(grant, position, copy.data());
+    Grant read;
+    require(decode(copy.data(), position, &read) == GrantState::kHere && read.count == grant.count);
+    position += grant.count;
+  }
+  std::memset(static_cast<void*>(ring.data()), 0, length);
 }
 
 void frames(const uint8_t* data, size_t size) {

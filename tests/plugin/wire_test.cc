@@ -19,6 +19,7 @@ Introduction example() {
   introduction.process = 4711;
   introduction.nonce = 0x1122334455667788;
   introduction.epoch = 99;
+  introduction.grant_ring = 0x7f0012345600;
   introduction.shared = {2, 1, 1, 65536};
   introduction.own = {106, 16, 6};
   PeerDevice device;
@@ -30,6 +31,7 @@ Introduction example() {
   device.address.lid = 3;
   device.address.roce_v2 = true;
   device.address.gid.raw[15] = 9;
+  device.grant_key = 0xabcd;
   introduction.devices = {device, device};
   introduction.lanes.resize(6);
   introduction.lanes[5].number = 0x123456;
@@ -47,12 +49,14 @@ TEST(Wire, IntroductionRoundTrip) {
   EXPECT_EQ(read.host, "node7");
   EXPECT_EQ(read.nonce, sent.nonce);
   EXPECT_EQ(read.epoch, 99u);
+  EXPECT_EQ(read.grant_ring, sent.grant_ring);
   EXPECT_EQ(read.shared.head_bytes, 65536u);
   EXPECT_EQ(read.own.traffic_class, 106);
   ASSERT_EQ(read.devices.size(), 2u);
   EXPECT_EQ(read.devices[1].speed, 400000);
   EXPECT_EQ(read.devices[1].address.mtu, IBV_MTU_4096);
   EXPECT_EQ(read.devices[1].address.gid.raw[15], 9);
+  EXPECT_EQ(read.devices[1].grant_key, 0xabcdu);
   ASSERT_EQ(read.lanes.size(), 6u);
   EXPECT_EQ(read.lanes[5].number, 0x123456u);
   EXPECT_EQ(read.lanes[5].ece.comp_mask, 3u);
@@ -76,7 +80,7 @@ TEST(Wire, UnlikePeersAreRefusedByName) {
               peer.wire_version = 9;
               peer.release = "3.0.0";
             }),
-            "the wire version is 9 at node8 (pid 4711) and 1 at node7 (pid 4711); release 3.0.0 "
+            "the wire version is 9 at node8 (pid 4711) and 2 at node7 (pid 4711); release 3.0.0 "
             "meets 0.1.0: install the same one everywhere");
   EXPECT_NE(why([](Introduction& peer) { peer.shared.pacing = 0; }).find("TIDE_NET_PACING is"),
             std::string::npos);
@@ -144,68 +148,19 @@ TEST(Wire, RepairRoundTripAndLimits) {
   EXPECT_FALSE(decode_repair(bytes));
 }
 
-TEST(Wire, GrantRoundTrip) {
-  for (int devices : {1, 3, 8}) {
-    for (uint32_t count = 1; count <= kMaxGroup; ++count) {
-      Grant grant;
-      grant.sequence = 0xfffffffe;
-      grant.count = count;
-      for (uint32_t i = 0; i < count; ++i) {
-        grant.entries[i].address = 0x7f0000000000 + i;
-        grant.entries[i].size = i == 0 ? kMaxMessageBytes : i;
-        grant.entries[i].tag = -static_cast<int>(i);
-        for (int d = 0; d < devices; ++d) grant.entries[i].keys[d] = 100 * i + d;
-      }
-      std::vector<uint8_t> bytes(control_bytes(devices));
-      bytes.resize(encode(grant, devices, bytes.data()));
-      ASSERT_LE(bytes.size(), control_bytes(devices));
-      Grant got;
-      ASSERT_EQ(control_type(bytes), ControlType::kGrant);
-      std::span<const uint8_t> left(bytes);
-      ASSERT_TRUE(decode(&left, devices, &got));
-      EXPECT_TRUE(left.empty());
-      EXPECT_EQ(got.sequence, grant.sequence);
-      for (uint32_t i = 0; i < count; ++i) {
-        EXPECT_EQ(got.entries[i].address, grant.entries[i].address);
-        EXPECT_EQ(got.entries[i].size, grant.entries[i].size);
-        EXPECT_EQ(got.entries[i].tag, grant.entries[i].tag);
-        EXPECT_EQ(got.entries[i].keys, grant.entries[i].keys);
-      }
-      left = std::span<const uint8_t>(bytes).first(bytes.size() - 1);
-      EXPECT_FALSE(decode(&left, devices, &got));
-      for (uint8_t wrong : {0, 9}) {
-        bytes[1] = wrong;
-        left = bytes;
-        EXPECT_FALSE(decode(&left, devices, &got));
-      }
-    }
-  }
-}
-
-TEST(Wire, GrantsShareAMessage) {
-  std::vector<uint8_t> bytes(3 * control_bytes(1));
-  size_t length = 0;
-  for (uint32_t i = 0; i < 3; ++i) {
-    Grant grant;
-    grant.sequence = i;
-    grant.count = 1 + i;
-    length += encode(grant, 1, bytes.data() + length);
-  }
-  std::span<const uint8_t> left(bytes.data(), length);
-  for (uint32_t i = 0; i < 3; ++i) {
-    Grant got;
-    ASSERT_TRUE(decode(&left, 1, &got));
-    EXPECT_EQ(got.sequence, i);
-    EXPECT_EQ(got.count, 1 + i);
-  }
-  EXPECT_TRUE(left.empty());
-}
-
-TEST(Wire, SmallestGrantFitsIntoAWorkRequest) {
-  Grant grant;
-  grant.count = 1;
-  uint8_t bytes[control_bytes(1)];
-  EXPECT_LE(encode(grant, 1, bytes), 64u);
+TEST(Wire, AcknowledgementRoundTrip) {
+  std::vector<uint8_t> bytes(kAcknowledgementBytes);
+  encode(Acknowledgement{7, 0xfffffffe}, bytes.data());
+  Acknowledgement got;
+  ASSERT_TRUE(decode(bytes, &got));
+  EXPECT_EQ(got.epoch, 7u);
+  EXPECT_EQ(got.heads, 0xfffffffeu);
+  EXPECT_FALSE(decode(std::span(bytes).first(bytes.size() - 1), &got));
+  bytes.push_back(0);
+  EXPECT_FALSE(decode(bytes, &got));
+  bytes.pop_back();
+  bytes[0] ^= 1;
+  EXPECT_FALSE(decode(bytes, &got));
 }
 
 TEST(Wire, ArrivalsKeepTheirFields) {
@@ -232,7 +187,7 @@ TEST(Split, PiecesCoverTheMessageOnLineBorders) {
     for (uint64_t length :
          {uint64_t{0}, uint64_t{1}, uint64_t{127}, uint64_t{128}, uint64_t{129}, uint64_t{65536},
           uint64_t{1000003}, uint64_t{1} << 31, kMaxMessageBytes}) {
-      const Part part = split(256, length, lanes, 8192);
+      const Part part = split(256, length, lanes, 1, 8192);
       ASSERT_GE(part.pieces, 1u);
       ASSERT_LE(part.pieces, kMaxPieces);
       uint64_t at = 256;
@@ -249,9 +204,18 @@ TEST(Split, PiecesCoverTheMessageOnLineBorders) {
 }
 
 TEST(Split, SmallMessagesAreOnePiece) {
-  EXPECT_EQ(split(0, 4096, 8, 4096).pieces, 1u);
-  EXPECT_EQ(split(0, 8192, 8, 4096).pieces, 2u);
-  EXPECT_EQ(split(0, 1 << 20, 8, 4096).pieces, 8u);
+  EXPECT_EQ(split(0, 4096, 8, 1, 4096).pieces, 1u);
+  EXPECT_EQ(split(0, 8192, 8, 1, 4096).pieces, 2u);
+  EXPECT_EQ(split(0, 1 << 20, 8, 1, 4096).pieces, 8u);
+}
+
+TEST(Split, EveryDeviceGetsAPieceBeforeQueuePairsDo) {
+  constexpr uint64_t kMiB = 1 << 20;
+  EXPECT_EQ(split(0, kDeviceShare, 4, 2, kMiB).pieces, 1u);
+  EXPECT_EQ(split(0, 2 * kDeviceShare, 4, 2, kMiB).pieces, 2u);
+  EXPECT_EQ(split(0, kMiB, 4, 2, kMiB).pieces, 2u);
+  EXPECT_EQ(split(0, kMiB, 2, 1, kMiB).pieces, 1u);
+  EXPECT_EQ(split(0, 4 * kMiB, 4, 2, kMiB).pieces, 4u);
 }
 
 TEST(Split, Heads) {
