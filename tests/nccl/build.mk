@@ -1,7 +1,7 @@
 # The plugins under NCCL itself: ranks that share one GPU, over emulated RDMA devices. These want a
 # GPU and a python3 whose torch has NCCL, so they are no part of `make test`. Where the verbs headers
 # are missing, libraries that lie in $(LIB) already are used.
-SUITES += tests/nccl/nccl_log_test.py
+SUITES += tests/nccl/nccl_log_test.py tests/nccl/fleet_test.py
 NCCL_LIBRARIES := $(if $(VERBS_HEADERS),$(PLUGIN) $(LIB)/libnccl-tuner-tide.so \
   $(LIB)/softverbs/libibverbs.so.1 $(LIB)/softverbs/libibverbs.so)
 NCCL_PYTHON = BUILD="$(BUILD)" $(PYTHON)

@@ -28,6 +28,13 @@ def channels(log):
     return int(found[1]) if found else None
 
 
+def connections(log):
+    """Of each connection's way how many there are: {"[send] via NET/Tide/0": 2}. What follows the
+    network and its device says how: /GDRDMA, /Shared."""
+    return collections.Counter(
+        re.findall(r"NCCL INFO Channel \d+/\d+ : .* (\[(?:send|receive)\] via \S+)", log))
+
+
 def choices(log):
     """One Choice for each collective, in their order; ctas is what it was launched with."""
     return [Choice(name, int(size), algorithm.lower(), protocol.lower(), int(high) - int(low) + 1)

@@ -25,6 +25,8 @@ class LogTest(unittest.TestCase):
         self.assertEqual(nccl_log.networks(LOG), {"Tide"})
         self.assertEqual(nccl_log.routes(LOG), {"NET/Tide", "P2P/CUMEM"})
         self.assertEqual(nccl_log.channels(LOG), 4)
+        self.assertEqual(nccl_log.connections(LOG), {"[receive] via NET/Tide/0": 1,
+                                                     "[send] via NET/Tide/1(0)/Shared": 1})
 
     def test_choices_in_order_with_their_ctas(self):
         self.assertEqual(nccl_log.choices(LOG), [

@@ -1,26 +1,19 @@
-"""A rank that times collectives. Hands back a list of [what, bytes, seconds of each sample].
+"""A rank that times collectives as it is told: reads one JSON object a line from its standard input,
+{"what", "bytes", "iterations"}, and answers each with a line, the seconds of one iteration.
 
-Host time around iterations that are launched back to back and waited for together; the slowest
-rank's counts. Bytes are those of the larger buffer of a rank, as NCCL states sizes."""
+Host time around iterations that are launched back to back and waited for together. Bytes are those of
+the larger buffer of a rank, as NCCL states sizes. send_recv is there and back between ranks 0 and 1,
+halved."""
 import argparse
+import json
+import os
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 
-from rank import hand_back, process_group, synchronize
-
-PING_PONG_BYTES = 64 << 10  # up to here send/recv is timed, for its latency
-SAMPLES = 5
-SAMPLE_SECONDS = 0.03
-MOST_ITERATIONS = 300
-
-
-def slowest(seconds, device):
-    """Of all ranks."""
-    tensor = torch.tensor(seconds, dtype=torch.float64, device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    return tensor.tolist()
+from rank import keep_to, process_group, synchronize
 
 
 def timed(step, iterations, device):
@@ -34,21 +27,13 @@ def timed(step, iterations, device):
     return (time.perf_counter() - begin) / iterations
 
 
-def samples(step, device):
-    timed(step, 2, device)  # connects
-    estimate = slowest([timed(step, 3, device)], device)[0]  # the same on all: so is what follows
-    iterations = min(max(int(SAMPLE_SECONDS / max(estimate, 1e-9)), 1), MOST_ITERATIONS)
-    return slowest([timed(step, iterations, device) for _ in range(SAMPLES)], device)
-
-
-def steps(size, rank, ranks, device):
-    """(name, step) of everything that is timed at this size."""
-    data = torch.zeros(size // 4, device=device)
+def step_of(what, size, rank, ranks, device):
     part = torch.zeros(size // 4 // ranks, device=device)
-    yield "all_gather", lambda: dist.all_gather_into_tensor(data, part)
-    yield "all_reduce", lambda: dist.all_reduce(data)
-    if size > PING_PONG_BYTES:
-        return
+    data = torch.zeros(part.numel() * ranks, device=device)
+    if what == "all_gather":
+        return lambda: dist.all_gather_into_tensor(data, part)
+    if what == "all_reduce":
+        return lambda: dist.all_reduce(data)
 
     def there_and_back():
         if rank == 0:
@@ -58,24 +43,26 @@ def steps(size, rank, ranks, device):
             dist.recv(data, 0)
             dist.send(data, 0)
 
-    yield "send_recv", there_and_back
+    return there_and_back
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="nccl", help=argparse.SUPPRESS)
-    parser.add_argument("--most", type=int, default=256 << 20, help="greatest size, bytes")
+    parser.add_argument("--cpus", type=int, nargs="*", default=[])
     arguments = parser.parse_args()
+    keep_to(arguments.cpus)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else prints does so among the errors
+    steps = {}  # kept, with their buffers: the same memory in every round
     with process_group(arguments.backend) as (rank, ranks, device):
-        results, size = [], 1024
-        while size <= arguments.most:
-            for name, step in steps(size, rank, ranks, device):
-                times = samples(step, device)
-                if name == "send_recv":
-                    times = [seconds / 2 for seconds in times]  # one way
-                results.append([name, size, times])
-            size *= 4
-        hand_back(results)
+        for line in sys.stdin:
+            wanted = json.loads(line)
+            what, size = wanted["what"], wanted["bytes"]
+            if (what, size) not in steps:
+                steps[what, size] = step_of(what, size, rank, ranks, device)
+            seconds = timed(steps[what, size], wanted["iterations"], device)
+            print(seconds / 2 if what == "send_recv" else seconds, file=answers, flush=True)
 
 
 main()
