@@ -16,8 +16,9 @@ namespace {
 
 constexpr uint32_t kMessages = NCCL_NET_MAX_REQUESTS * kMaxGroup;
 constexpr uint32_t kSendDepth = kSlots + 64;
-// Every message that can be open in two pieces on one lane; what exceeds it is told to wait (RNR).
-constexpr uint32_t kReceiveDepth = 2 * kMessages;
+// On one lane, for each head or tail: every message that can be open. What exceeds it is told to
+// wait (RNR).
+constexpr uint32_t kReceiveDepth = kMessages;
 // While the sender has grants for this many receives, further ones wait until so many can share a
 // write.
 constexpr uint32_t kPlenty = 4;
@@ -41,7 +42,8 @@ Receiver::~Receiver() {
 }
 
 LaneShape Receiver::lane_shape(uint32_t inline_bytes) const {
-  return {{kSendDepth, kReceiveDepth, inline_bytes}, /*receive_bytes=*/0, /*signal_every=*/16};
+  const uint32_t receives = pacing_ ? 2 * kReceiveDepth : kReceiveDepth;
+  return {{kSendDepth, receives, inline_bytes}, /*receive_bytes=*/0, /*signal_every=*/16};
 }
 
 void Receiver::start() {
@@ -95,9 +97,6 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
     if (failed()) return report();
     if (blocked()) return ncclSuccess;
   }
-  const int devices = static_cast<int>(agreement_.device->ports.size());
-  Grant grant;
-  grant.count = messages;
   for (uint32_t i = 0; i < messages; ++i) {
     if (!covers(registrations[i], data[i], sizes[i])) {
       TIDE_WARN("cannot receive %zu bytes with tag %d: the memory region has %zu",
@@ -105,18 +104,16 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
                 registrations[i] == nullptr ? 0 : registrations[i]->size());
       return ncclInvalidUsage;
     }
-    GrantEntry& entry = grant.entries[i];
-    entry.address = reinterpret_cast<uintptr_t>(data[i]);
-    entry.size = sizes[i];
-    entry.tag = tags[i];
+  }
+  const int devices = static_cast<int>(agreement_.device->ports.size());
+  for (uint32_t i = 0; i < messages; ++i) {
+    GrantEntry entry = {reinterpret_cast<uintptr_t>(data[i]), sizes[i], tags[i]};
     for (int device = 0; registrations[i] != nullptr && device < devices; ++device) {
       entry.keys[device] = registrations[i]->remote_key(device);
     }
+    encode(entry, next_sequence_, i, messages, &outbox_->ring);
     slot.messages[i] = {.room = sizes[i]};
   }
-  encode(grant, next_cell_, outbox_->ring.data());
-  slot.position = next_cell_;
-  next_cell_ += messages;
   slot.sequence = next_sequence_++;
   slot.count = slot.missing = messages;
   slot.size_optional = size_optional && count == 1;
@@ -282,31 +279,28 @@ void Receiver::push() {
   lost_grants_ = false;
 }
 
-// As many as follow each other in the ring and in `ungranted_`, in one write.
+// One of several entries, or as many of one as follow each other in the ring and in `ungranted_`.
 bool Receiver::send_grants() {
+  const uint32_t begin = ungranted_.front();
   SendRecord record = {.kind = SendRecord::Kind::kGrant};
-  const uint32_t position = slots_[ungranted_[0]].position;
-  GrantCell* first = &outbox_->ring[position % kCells];
-  uint32_t cells = 0;
-  while (record.index < std::min<size_t>(kShared, ungranted_.size())) {
-    const Slot& slot = slots_[ungranted_[record.index]];
-    if (record.index > 0 &&
-        (slot.position != position + cells || slot.position % kCells < position % kCells ||
-         cells + slot.count > kMaxCells)) {
-      break;
-    }
-    record.offset |= uint64_t{ungranted_[record.index]} << 8 * record.index;
-    record.again |= slot.lost;
-    ++record.index;
-    cells += slot.count;
+  const uint32_t others = slots_[begin].count - 1;
+  // Its record has no slot: the grant is lost, and sent again, with its first cell.
+  if (others > 0 && !post_control(IBV_WR_RDMA_WRITE, &outbox_->ring.others[begin],
+                                  others * sizeof(GrantCell), record)) {
+    return false;
   }
-  join(first, cells);
-  ibv_send_wr work = {};
-  work.opcode = IBV_WR_RDMA_WRITE;
-  work.wr.rdma.remote_addr = agreement_.peer.grant_ring + position % kCells * sizeof(GrantCell);
-  // The slots of a grant that was repeated wait for this.
-  if (record.again) work.send_flags = IBV_SEND_SIGNALED;
-  if (!post_control(work, first, cells * sizeof(GrantCell), record)) return false;
+  const size_t most = others > 0 ? 1 : std::min<size_t>(kShared, ungranted_.size());
+  while (record.index < most) {
+    const uint32_t slot = ungranted_[record.index];
+    if (slot != begin + record.index || (record.index > 0 && slots_[slot].count > 1)) break;
+    record.offset |= uint64_t{slot} << 8 * record.index++;
+    record.again |= slots_[slot].lost;
+  }
+  join(&outbox_->ring.first[begin], record.index);
+  if (!post_control(IBV_WR_RDMA_WRITE, &outbox_->ring.first[begin],
+                    record.index * sizeof(GrantCell), record)) {
+    return false;
+  }
   for (uint32_t i = 0; i < record.index; ++i) {
     Slot& slot = slots_[ungranted_[i]];
     slot.waiting = false;
@@ -320,9 +314,7 @@ bool Receiver::send_acknowledgement() {
   auto& bytes =
       outbox_->acknowledgements[acknowledgements_sent_ % outbox_->acknowledgements.size()];
   encode(Acknowledgement{agreement_.peer.epoch, heads_}, bytes.data());
-  ibv_send_wr work = {};
-  work.opcode = IBV_WR_SEND;
-  if (!post_control(work, bytes.data(), bytes.size(),
+  if (!post_control(IBV_WR_SEND, bytes.data(), bytes.size(),
                     {.kind = SendRecord::Kind::kAcknowledgement})) {
     return false;
   }
@@ -330,17 +322,24 @@ bool Receiver::send_acknowledgement() {
   return true;
 }
 
-bool Receiver::post_control(ibv_send_wr work, const void* bytes, size_t length,
+bool Receiver::post_control(ibv_wr_opcode opcode, const void* bytes, size_t length,
                             const SendRecord& record) {
   Lane* lane = control_lane();
   if (lane == nullptr || !lane->has_room()) return false;
   ibv_sge place = {reinterpret_cast<uintptr_t>(bytes), static_cast<uint32_t>(length),
                    regions_[lane->local_device]->lkey};
+  ibv_send_wr work = {};
+  work.opcode = opcode;
   work.sg_list = &place;
   work.num_sge = 1;
-  if (work.opcode == IBV_WR_RDMA_WRITE) {
+  if (opcode == IBV_WR_RDMA_WRITE) {
+    const auto* ring = reinterpret_cast<const uint8_t*>(&outbox_->ring);
+    work.wr.rdma.remote_addr =
+        agreement_.peer.grant_ring + static_cast<size_t>(static_cast<const uint8_t*>(bytes) - ring);
     work.wr.rdma.rkey = agreement_.peer.devices[lane->remote_device].grant_key;
   }
+  // The slots of a grant that was repeated wait for this.
+  if (record.again) work.send_flags = IBV_SEND_SIGNALED;
   if (length <= lane->pair.inline_bytes()) work.send_flags |= IBV_SEND_INLINE;
   return post(*lane, &work, record);
 }

@@ -60,7 +60,6 @@ class Receiver : public Connection {
     bool held = false;     // NCCL has the request and was not told that it is done
     bool waiting = false;  // in ungranted_
     bool size_optional = false;
-    uint32_t position = 0;  // of the grant's first cell
     // Times that the grant was written once more and is not known to have arrived: until it is, it
     // might overwrite what comes after it in the ring.
     uint32_t repeats = 0;
@@ -75,8 +74,9 @@ class Receiver : public Connection {
   void accept_arrival(const Arrival& arrival, uint32_t bytes);
   bool send_grants();
   bool send_acknowledgement();
-  // Posts `work` with these bytes of outbox_.
-  bool post_control(ibv_send_wr work, const void* bytes, size_t length, const SendRecord& record);
+  // Sends these bytes of outbox_: of its ring, to the same place of the sender's.
+  bool post_control(ibv_wr_opcode opcode, const void* bytes, size_t length,
+                    const SendRecord& record);
 
   std::vector<Slot> slots_;
   uint32_t next_sequence_ = 0;
@@ -89,13 +89,12 @@ class Receiver : public Connection {
 
   // What leaves from here, and the byte that flushes read into.
   struct Outbox {
-    std::array<GrantCell, kRingCells> ring;  // as in the sender's memory
+    GrantRing ring;  // as in the sender's memory
     std::array<std::array<uint8_t, kAcknowledgementBytes>, 64> acknowledgements;
     uint8_t flushed;
   };
   std::unique_ptr<Outbox> outbox_;
   std::vector<verbs::RegionHandle> regions_;  // of *outbox_, per device
-  uint32_t next_cell_ = 0;                    // position of the next grant
 
   bool pacing_ = false;
   bool acknowledgement_due_ = false;

@@ -20,7 +20,7 @@ constexpr uint32_t kReceiveDepth = 64;  // acknowledgements; what exceeds it is 
 
 Sender::Sender(Agreement agreement)
     : Connection(std::move(agreement)),
-      ring_(kRingCells),
+      ring_(std::make_unique<GrantRing>()),
       requests_(kRequests),
       grants_(kSlots),
       account_(agreement_.self.epoch) {
@@ -39,8 +39,8 @@ Sender::Sender(Agreement agreement)
 void Sender::expose_ring(Introduction* self) {
   const auto& ports = agreement_.device->ports;
   for (size_t i = 0; i < ports.size(); ++i) {
-    ring_regions_.emplace_back((ibv_reg_mr)(ports[i]->device->domain(), ring_.data(),
-                                            ring_.size() * sizeof(GrantCell),
+    ring_regions_.emplace_back((ibv_reg_mr)(ports[i]->device->domain(), ring_.get(),
+                                            sizeof(GrantRing),
                                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
     if (!ring_regions_.back()) {
       throw Error("cannot register the grant ring on " + ports[i]->device->name() + ": " +
@@ -49,7 +49,7 @@ void Sender::expose_ring(Introduction* self) {
     }
     self->devices[i].grant_key = ring_regions_.back()->rkey;
   }
-  self->grant_ring = reinterpret_cast<uintptr_t>(ring_.data());
+  self->grant_ring = reinterpret_cast<uintptr_t>(ring_.get());
 }
 
 void Sender::start() { lost_.reserve(kSendDepth * lanes_.size()); }
@@ -262,7 +262,7 @@ void Sender::read_grants() {
   // After a lane broke a later grant may overtake an earlier one: the ring keeps their order.
   while (granted_end_ - first_open_ < kSlots) {
     OpenGrant& open = grants_[granted_end_ % kSlots];
-    const GrantState state = decode(ring_.data(), next_cell_, &open.grant);
+    const GrantState state = decode(*ring_, granted_end_, &open.grant);
     if (state == GrantState::kAbsent) return;
     if (state == GrantState::kMalformed) {
       fail(ncclRemoteError, "the peer wrote a grant that is none, after receive " +
@@ -270,7 +270,6 @@ void Sender::read_grants() {
       return;
     }
     open.matched = 0;
-    next_cell_ += open.grant.count;
     ++granted_end_;
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "plugin/net/connection.h"
@@ -32,8 +33,8 @@ class Sender : public Connection {
   void push() override;
   LaneShape lane_shape(uint32_t inline_bytes) const override;
   bool counted() const override { return true; }
-  // The cells that the receiver writes.
-  GrantCell* ring() { return ring_.data(); }
+  // What the receiver writes.
+  GrantRing& ring() { return *ring_; }
 
  private:
   static constexpr uint32_t kNobody = UINT32_MAX;
@@ -67,9 +68,8 @@ class Sender : public Connection {
   SendRecord next_piece(uint32_t index) const;
   Lane* data_lane();
 
-  std::vector<GrantCell> ring_;
-  std::vector<verbs::RegionHandle> ring_regions_;  // of ring_, per device
-  uint32_t next_cell_ = 0;                         // position of the next grant
+  std::unique_ptr<GrantRing> ring_;
+  std::vector<verbs::RegionHandle> ring_regions_;  // of *ring_, per device
 
   std::vector<SendRequest> requests_;
   uint32_t free_ = kNobody;

@@ -142,7 +142,8 @@ struct GrantEntry {
   std::array<uint32_t, kMaxDevices> keys = {};  // of the receiver's devices
 };
 
-// The receiver's leave to write into up to 8 buffers: one receive. Grants are numbered by their order.
+// The receiver's leave to write into up to 8 buffers: one receive. Grants are numbered by their
+// order.
 struct Grant {
   uint32_t count = 0;
   std::array<GrantEntry, kMaxGroup> entries;

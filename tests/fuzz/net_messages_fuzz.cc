@@ -58,7 +58,7 @@ void drive_sender(Input input) {
   Lane lane(0, nullptr, 0, 0, true, true, {{16, 16, 0}, 512, 1});
   const Registration range = registration();
   std::vector<Request*> requests;
-  uint32_t position = 0;  // in the ring
+  uint32_t sequence = 0;
   while (input.size > 0) {
     switch (input.byte() % 5) {
       case 0: {
@@ -68,14 +68,14 @@ void drive_sender(Input input) {
         break;
       }
       case 1: {  // a grant that is nearly right
-        Grant grant;
-        grant.count = 1 + input.byte() % kMaxGroup;
-        for (uint32_t i = 0; i < grant.count; ++i) {
-          grant.entries[i].size = input.word();
-          grant.entries[i].tag = input.byte() % 4;
+        const uint32_t count = 1 + input.byte() % kMaxGroup;
+        for (uint32_t i = 0; i < count; ++i) {
+          GrantEntry entry;
+          entry.size = input.word();
+          entry.tag = input.byte() % 4;
+          encode(entry, sequence, i, count, &sender.ring());
         }
-        encode(grant, position, sender.ring());
-        if (input.byte() % 8 != 0) position += grant.count;
+        if (input.byte() % 8 != 0) ++sequence;
         break;
       }
       case 2: {
@@ -90,7 +90,10 @@ void drive_sender(Input input) {
         break;
       }
       case 3: {  // anything at all, in any cell
-        GrantCell& cell = sender.ring()[input.word() % kRingCells];
+        GrantRing& ring = sender.ring();
+        const uint32_t slot = input.byte();
+        const uint32_t entry = input.byte() % kMaxGroup;
+        GrantCell& cell = entry == 0 ? ring.first[slot] : ring.others[slot][entry - 1];
         const size_t length = std::min(input.size, sizeof(cell));
         std::memcpy(static_cast<void*>(&cell), input.data, length);
         input.data += length;

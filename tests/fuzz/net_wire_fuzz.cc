@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
+#include <memory>
 
 #include "plugin/net/grant_ring.h"
 #include "plugin/net/socket.h"
@@ -49,20 +49,21 @@ void controls(std::span<const uint8_t> bytes) {
     require(bytes.size() == sizeof(again) && std::memcmp(bytes.data(), again, sizeof(again)) == 0);
   }
   // A ring into which the bytes were written, at its beginning.
-  static std::vector<GrantCell> ring(kRingCells);
-  static std::vector<GrantCell> copy(kRingCells);
-  const size_t length = std::min(bytes.size(), ring.size() * sizeof(GrantCell));
-  std::memcpy(static_cast<void*>(ring.data()), bytes.data(), length);
+  static const auto ring = std::make_unique<GrantRing>();
+  static const auto copy = std::make_unique<GrantRing>();
+  const size_t length = std::min(bytes.size(), sizeof(GrantRing));
+  std::memcpy(static_cast<void*>(ring.get()), bytes.data(), length);
   Grant grant;
-  for (uint32_t position = 0; position < kCells;) {
-    if (decode(ring.data(), position, &grant) != GrantState::kHere) break;
+  for (uint32_t sequence = 0; sequence < kSlots; ++sequence) {
+    if (decode(*ring, sequence, &grant) != GrantState::kHere) continue;
     require(grant.count >= 1 && grant.count <= kMaxGroup);
-    encode(grant, position, copy.data());
+    for (uint32_t i = 0; i < grant.count; ++i) {
+      encode(grant.entries[i], sequence, i, grant.count, copy.get());
+    }
     Grant read;
-    require(decode(copy.data(), position, &read) == GrantState::kHere && read.count == grant.count);
-    position += grant.count;
+    require(decode(*copy, sequence, &read) == GrantState::kHere && read.count == grant.count);
   }
-  std::memset(static_cast<void*>(ring.data()), 0, length);
+  std::memset(static_cast<void*>(ring.get()), 0, length);
 }
 
 void frames(const uint8_t* data, size_t size) {
