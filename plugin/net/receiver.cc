@@ -16,9 +16,7 @@ namespace {
 
 constexpr uint32_t kMessages = NCCL_NET_MAX_REQUESTS * kMaxGroup;
 constexpr uint32_t kSendDepth = kSlots + 64;
-// On one lane, for each head or tail: every message that can be open. What exceeds it is told to
-// wait (RNR).
-constexpr uint32_t kReceiveDepth = kMessages;
+constexpr uint32_t kFewestReceives = 64;
 // While the sender has grants for this many receives, further ones wait until so many can share a
 // write.
 constexpr uint32_t kPlenty = 4;
@@ -42,7 +40,10 @@ Receiver::~Receiver() {
 }
 
 LaneShape Receiver::lane_shape(uint32_t inline_bytes) const {
-  const uint32_t receives = pacing_ ? 2 * kReceiveDepth : kReceiveDepth;
+  // Every message that can be open, shared by the queue pairs of a device; with pacing a message
+  // has two parts. What exceeds it, when another lane is broken, is told to wait (RNR).
+  const uint32_t share = std::max(kMessages / agreement_.self.shared.queue_pairs, kFewestReceives);
+  const uint32_t receives = pacing_ ? 2 * share : share;
   return {{kSendDepth, receives, inline_bytes}, /*receive_bytes=*/0, /*signal_every=*/16};
 }
 
@@ -212,6 +213,11 @@ void Receiver::on_received(Lane&, uint32_t, const ibv_wc& completion) {
 }
 
 void Receiver::accept_arrival(const Arrival& arrival, uint32_t bytes) {
+  if (arrival.slot >= kSlots) {
+    fail(ncclRemoteError, "the peer wrote for slot " + std::to_string(arrival.slot) +
+                              ", there are " + std::to_string(kSlots));
+    return;
+  }
   Slot& slot = slots_[arrival.slot];
   Message& message = slot.messages[arrival.entry];
   PartCount& part = arrival.head ? message.head : message.tail;

@@ -28,7 +28,9 @@ extern const uint32_t kWireVersion;
 constexpr int kMaxDevices = 8;  // physical devices of one connection
 constexpr int kMaxGroup = 8;    // messages of one receive
 constexpr int kMaxLanes = 136;  // queue pairs of one connection: 8 devices x (16 data + 1 control)
-constexpr uint32_t kSlots = 256;                        // receives that may be open on a connection
+// Receives that may be open on a connection: twice what NCCL may ask for (NCCL_NET_MAX_REQUESTS).
+// Few, so that what belongs to them stays in the processor's nearest cache.
+constexpr uint32_t kSlots = 64;
 constexpr uint32_t kMaxPieces = 2048;                   // of a head or a tail
 constexpr uint64_t kMaxPieceBytes = uint64_t{1} << 30;  // of one work request, below verbs' 2 GiB
 constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 40;

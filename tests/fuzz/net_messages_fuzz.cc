@@ -91,7 +91,7 @@ void drive_sender(Input input) {
       }
       case 3: {  // anything at all, in any cell
         GrantRing& ring = sender.ring();
-        const uint32_t slot = input.byte();
+        const uint32_t slot = input.byte() % kSlots;
         const uint32_t entry = input.byte() % kMaxGroup;
         GrantCell& cell = entry == 0 ? ring.first[slot] : ring.others[slot][entry - 1];
         const size_t length = std::min(input.size, sizeof(cell));
