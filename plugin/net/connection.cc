@@ -107,6 +107,7 @@ void Connection::connect_lanes() {
 }
 
 void Connection::poll() {
+  bool any = false;
   for (size_t i = 0; i < queues_.size(); ++i) {
     for (int batch = 0; batch < kBatchesPerPoll; ++batch) {
       ibv_wc completions[kCompletionBatch];
@@ -116,11 +117,13 @@ void Connection::poll() {
                                   agreement_.device->ports[i]->device->name() + " failed");
         return;
       }
+      any |= count > 0;
       for (int j = 0; j < count; ++j) complete(completions[j]);
       if (count < kCompletionBatch) break;
     }
   }
   for (auto& lane : lanes_) {
+    if (!any) break;  // no receive can have become idle
     if (lane->state != LaneState::kUp && lane->state != LaneState::kAnswered) continue;
     const int error = lane->refill(/*all=*/false);
     if (error != 0) break_lane(*lane, std::string("posting receives: ") + std::strerror(error));

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint32_t kRequests = NCCL_NET_MAX_REQUESTS * kMaxGroup;
 constexpr uint32_t kSendDepth = 256;
+constexpr uint32_t kFruitlessPerPoll = 16;
 constexpr uint32_t kReceiveDepth = 64;  // acknowledgements; what exceeds it is told to wait (RNR)
 
 }  // namespace
@@ -80,7 +81,8 @@ ncclResult_t Sender::isend(const void* data, uint64_t size, int tag,
     target = find_grant(tag, &sequence, &entry);
   }
   if (target == nullptr || free_ == kNobody) {
-    poll();  // a lane may be broken
+    // Grants make no completion: this is only for a lane that may be broken, so not every time.
+    if (++fruitless_ % kFruitlessPerPoll == 0) poll();
     return report();
   }
   if (size > target->size || !covers(registration, data, size)) {
