@@ -80,7 +80,7 @@ class Sender : public Connection {
   std::vector<OpenGrant> grants_;  // by sequence % kSlots
   uint32_t first_open_ = 0;        // oldest sequence with an unmatched entry
   uint32_t granted_end_ = 0;       // grants before this one are all here
-  uint32_t fruitless_ = 0;  // calls of isend that found no grant
+  uint32_t fruitless_ = 0;         // calls of isend that found no grant
   size_t next_lane_ = 0;
   bool in_isend_ = false;  // only then does the processor read the data (inline work requests)
 
