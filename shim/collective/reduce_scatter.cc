@@ -64,6 +64,7 @@ std::shared_ptr<device::Pending> reduce_scatter(std::shared_ptr<device::Team> te
   exchange.sum.output = arguments.output;
   exchange.sum.place_bytes = place;
   exchange.sum.factor = arguments.factor;
+  exchange.sum.reduce_scatter = true;
   for (const layout::ReduceRun& run : layout::reduce_runs(layout, me)) {
     exchange.sum.runs.push_back(
         {.out = run.out, .count = run.count, .own = address(run), .landing = run.out * size});

@@ -59,6 +59,11 @@ struct Sum {
   // Negative: the sources are the team's ranks, as SumRun says. Otherwise the runs of this sum add
   // `own`, where it is not null, and then places 0, 1, ..., sources - 1, whoever wrote them.
   int sources = -1;
+  // The exchange is a reduce-scatter and nothing else: rank r pushes into place r of the slots of
+  // the others, and nowhere else; slots hold a place of every rank. A device that was asked to
+  // (CudaTeamOptions::multicast_sums) may then move less and add in another order. The same on all
+  // ranks.
+  bool reduce_scatter = false;
   std::vector<SumRun> runs;
   std::vector<std::pair<uint64_t, uint64_t>> zeros;  // (first element, count) of the padding
 };

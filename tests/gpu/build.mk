@@ -11,6 +11,11 @@ CUDA_PLAIN_SOURCES := $(CUDA_PLAIN_TESTS) tests/gpu/fake_fabric.cc
 $(call objects,$(CUDA_PLAIN_SOURCES)): EXTRA := -isystem $(CUDA_INCLUDE)
 $(eval $(call unit_test,cuda_plain,$(CUDA_PLAIN_SOURCES) tests/device/ranks.cc $(CUDA_DEVICE_SOURCES) $(HOST_DEVICE_SOURCES),-ldl))
 
+# Whole teams on a played driver, which replaces the real one's look-up.
+CUDA_PLAYED_SOURCES := $(addprefix tests/gpu/,switch_sum_test.cc played_gpu.cc)
+$(call objects,$(CUDA_PLAYED_SOURCES)): EXTRA := -isystem $(CUDA_INCLUDE)
+$(eval $(call unit_test,cuda_played,$(CUDA_PLAYED_SOURCES) tests/gpu/fake_fabric.cc tests/device/ranks.cc shim/collective/reduce_scatter.cc shim/layout/parameter_major.cc $(filter-out %/driver.cc,$(CUDA_DEVICE_SOURCES)) $(HOST_DEVICE_SOURCES),))
+
 # Reads the kernel that cuda_plain holds.
 SUITES += tests/gpu/multicast_image_test.py
 

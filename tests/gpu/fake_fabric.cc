@@ -17,10 +17,20 @@ namespace {
 struct Object {
   uint64_t id = 0;
   size_t bytes = 0;
-  int device = -1;  // of memory; -1: a multicast object
+  int device = kMulticast;      // of memory
+  void* contents = MAP_FAILED;  // of memory
   unsigned devices_wanted = 0;
   std::set<int> devices;
-  std::map<int, size_t> bound;  // bytes by device
+  std::map<int, std::shared_ptr<Object>> bound;  // by device
+
+  ~Object() {
+    if (contents != MAP_FAILED) munmap(contents, bytes);
+  }
+};
+
+struct Range {
+  size_t bytes = 0;
+  size_t alignment = 0;
 };
 
 struct State {
@@ -34,7 +44,7 @@ struct State {
   uint64_t next = 1;
   std::map<uint64_t, std::weak_ptr<Object>> objects;  // by id, for imports
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Object>> handles;
-  std::map<CUdeviceptr, size_t> reserved;
+  std::map<CUdeviceptr, Range> reserved;
   std::map<CUdeviceptr, std::shared_ptr<Object>> mapped;
   std::map<std::pair<std::string, int>, int> calls;
   std::ostringstream broken;
@@ -143,6 +153,9 @@ CUresult memory_create(CUmemGenericAllocationHandle* handle, size_t bytes,
   rule(properties->location.id == contexts.back(), "memory on the GPU of a peer");
   auto object = make(bytes);
   object->device = properties->location.id;
+  object->contents =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (object->contents == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   *handle = handle_of(std::move(object));
   return CUDA_SUCCESS;
 }
@@ -181,10 +194,11 @@ CUresult import_handle(CUmemGenericAllocationHandle* handle, void* fd, CUmemAllo
 CUresult reserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr,
                  unsigned long long) {
   TIDE_ENTER("cuMemAddressReserve");
-  rule(alignment % kMulticastGranularity == 0 && bytes % kMulticastGranularity == 0,
-       "addresses off the granularity");
-  *address = state().next++ << 40;
-  state().reserved[*address] = bytes;
+  rule(bytes > 0 && bytes % kMemoryGranularity == 0, "addresses off the granularity");
+  void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (range == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  *address = reinterpret_cast<CUdeviceptr>(range);
+  state().reserved[*address] = {bytes, alignment};
   return CUDA_SUCCESS;
 }
 
@@ -192,8 +206,10 @@ CUresult free_address(CUdeviceptr address, size_t bytes) {
   TIDE_ENTER("cuMemAddressFree");
   rule(!state().mapped.contains(address), "addresses are freed that are mapped");
   const auto found = state().reserved.find(address);
-  rule(found != state().reserved.end() && found->second == bytes, "addresses are freed twice");
+  rule(found != state().reserved.end() && found->second.bytes == bytes,
+       "addresses are freed twice");
   state().reserved.erase(address);
+  munmap(reinterpret_cast<void*>(address), bytes);
   return CUDA_SUCCESS;
 }
 
@@ -205,13 +221,24 @@ CUresult map_memory(CUdeviceptr address, size_t bytes, size_t offset,
   rule(object->devices.size() == object->devices_wanted, "a mapping that blocks");
   rule(state().reserved.contains(address) && offset == 0 && bytes == object->bytes,
        "a mapping of something else");
+  if (object->device == kMulticast) {
+    rule(state().reserved[address].alignment % kMulticastGranularity == 0 &&
+             state().reserved[address].alignment > 0,
+         "a multicast mapping off the granularity");
+  } else if (mremap(object->contents, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                    reinterpret_cast<void*>(address)) == MAP_FAILED) {
+    // An old size of 0: a second mapping of the same pages.
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   state().mapped[address] = object;
   return CUDA_SUCCESS;
 }
 
-CUresult unmap(CUdeviceptr address, size_t) {
+CUresult unmap(CUdeviceptr address, size_t bytes) {
   TIDE_ENTER("cuMemUnmap");
   rule(state().mapped.erase(address) == 1, "what is not mapped is unmapped");
+  mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+       -1, 0);
   return CUDA_SUCCESS;
 }
 
@@ -261,7 +288,7 @@ CUresult bind_memory(CUmemGenericAllocationHandle handle, size_t offset,
   rule(object->devices.size() == object->devices_wanted, "a binding that blocks");
   rule(offset == 0 && memory_offset == 0 && bytes == object->bytes && bytes == bound->bytes,
        "a binding of something else");
-  rule(object->bound.emplace(bound->device, bytes).second, "a GPU is bound twice");
+  rule(object->bound.emplace(bound->device, bound).second, "a GPU is bound twice");
   return CUDA_SUCCESS;
 }
 
@@ -357,6 +384,46 @@ std::string broken_rules() {
 int calls(const std::string& call, int rank) {
   const std::lock_guard lock(state().mutex);
   return state().calls[{call, rank}];
+}
+
+void break_rule(const std::string& what) {
+  const std::lock_guard lock(state().mutex);
+  rule(false, what);
+}
+
+int current_rank() {
+  if (contexts.empty()) break_rule("a call without a context");
+  return contexts.empty() ? kHost : contexts.back();
+}
+
+namespace {
+
+// The mapping that `address` lies in; with the mutex.
+std::map<CUdeviceptr, std::shared_ptr<Object>>::iterator mapping_at(CUdeviceptr address) {
+  auto& mapped = state().mapped;
+  auto found = mapped.upper_bound(address);
+  if (found == mapped.begin()) return mapped.end();
+  --found;
+  return address - found->first < found->second->bytes ? found : mapped.end();
+}
+
+}  // namespace
+
+int gpu_at(CUdeviceptr address) {
+  const std::lock_guard lock(state().mutex);
+  const auto found = mapping_at(address);
+  return found == state().mapped.end() ? kHost : found->second->device;
+}
+
+std::vector<std::byte*> behind(CUdeviceptr address) {
+  const std::lock_guard lock(state().mutex);
+  const auto found = mapping_at(address);
+  if (found == state().mapped.end()) return {};
+  std::vector<std::byte*> places;
+  for (const auto& [device, memory] : found->second->bound) {
+    places.push_back(static_cast<std::byte*>(memory->contents) + (address - found->first));
+  }
+  return places;
 }
 
 size_t bound_everywhere(CUdeviceptr address) {

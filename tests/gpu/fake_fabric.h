@@ -1,7 +1,9 @@
-// A driver whose multicast calls are played by this process, one rank a thread: keeps the rules
-// that NVIDIA's documentation states, counts what is held, and refuses or hangs where a test says.
+// A driver whose memory and multicast calls are played by this process, one rank a thread: keeps
+// the rules that NVIDIA's documentation states, counts what is held, and refuses or hangs where a
+// test says. What is mapped can be read and written, save behind multicast addresses.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,16 @@ int calls(const std::string& call, int rank);
 // Bytes of the memory bound on every device of the object that is mapped at `address`, 0 when one
 // has none.
 size_t bound_everywhere(CUdeviceptr address);
+// The GPU whose memory is mapped at `address`; kMulticast for a multicast address, kHost for what
+// the fabric did not map.
+constexpr int kMulticast = -1;
+constexpr int kHost = -2;
+int gpu_at(CUdeviceptr address);
+// Where the bytes behind a multicast address are, by device.
+std::vector<std::byte*> behind(CUdeviceptr address);
+// Of the rank whose context is current.
+int current_rank();
+void break_rule(const std::string& what);
 
 }  // namespace fabric
 }  // namespace tide::test

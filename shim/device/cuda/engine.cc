@@ -1,14 +1,16 @@
 // The order of an exchange on the team's stream: the caller's work so far and the last uses of the
 // landing slot; "ready" to all peers; for each peer, from rank + 1 on, its "ready", the pushes to
-// it, "arrived"; the pushes into its own slot; the peers' "arrived"; the sum; "done". The team has
-// streams of its own, one for each stream of the caller, so that an asynchronous call does not hold
-// the caller's stream up; whoever needs the result waits for the event at the end.
+// it, "arrived"; the pushes into its own slot; the peers' "arrived"; the sum; "done". Where the
+// switch adds, the middle is another: multicast_reduce.h. The team has streams of its own, one for
+// each stream of the caller, so that an asynchronous call does not hold the caller's stream up;
+// whoever needs the result waits for the event at the end.
 #include "shim/device/cuda/engine.h"
 
 #include <algorithm>
 
 #include "shim/device/cuda/driver.h"
 #include "shim/device/cuda/multicast_push.h"
+#include "shim/device/cuda/multicast_reduce.h"
 
 namespace tide::device::cuda {
 namespace {
@@ -155,12 +157,17 @@ void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
           "wait for the last use of a landing slot");
   }
   MemoryOperations words(stream);
-  for (int k = 1; k < lookout_.size(); ++k) {
-    const Board& peer = flight_.board((lookout_.rank() + k) % lookout_.size());
-    words.write(peer.address_of(peer.ready(lookout_.rank(), job.sequence)), job.code);
+  const auto slots = common_slots(job);
+  if (slots && switch_kernels_ && switch_can_add(exchange.sum)) {
+    add_in_switch(job, exchange, *slots, words, stream);
+  } else {
+    for (int k = 1; k < lookout_.size(); ++k) {
+      const Board& peer = flight_.board((lookout_.rank() + k) % lookout_.size());
+      words.write(peer.address_of(peer.ready(lookout_.rank(), job.sequence)), job.code);
+    }
+    if (slots) push_to_all(job, *slots, exchange.pushes, words, stream);
+    push(job, merged(std::move(exchange.pushes)), words, stream);
   }
-  push_to_all(job, exchange.pushes, words, stream);
-  push(job, merged(std::move(exchange.pushes)), words, stream);
   const Board& own = flight_.board(lookout_.rank());
   if (!exchange.sum.runs.empty() || !exchange.sum.zeros.empty()) {
     kernels_.enqueue(exchange.sum, lookout_.rank(), lookout_.size(),
@@ -171,11 +178,20 @@ void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
   job.end = record(stream);
 }
 
-void Engine::push_to_all(const Job& job, std::vector<Push>& pushes, MemoryOperations& words,
-                         CUstream stream) {
-  if (multicast_segment_ == 0) return;
+void Engine::use_multicast(uint32_t segment, CUdeviceptr address, bool sums) {
+  if (sums) switch_kernels_.emplace(context_);
+  multicast_segment_ = segment;
+  multicast_address_ = address;
+}
+
+std::optional<CUdeviceptr> Engine::common_slots(const Job& job) const {
+  if (multicast_segment_ == 0) return std::nullopt;
   const auto offset = common_offset(job.places, multicast_segment_);
-  if (!offset) return;
+  return offset ? std::optional(multicast_address_ + *offset) : std::nullopt;
+}
+
+void Engine::push_to_all(const Job& job, CUdeviceptr slots, std::vector<Push>& pushes,
+                         MemoryOperations& words, CUstream stream) {
   SplitPushes split = split_pushes(pushes, lookout_.size());
   pushes = std::move(split.to_each);
   if (split.to_all.empty()) return;
@@ -187,10 +203,43 @@ void Engine::push_to_all(const Job& job, std::vector<Push>& pushes, MemoryOperat
   words.flush();
   Copies copies(stream);
   for (const Push& push : merged(std::move(split.to_all))) {
-    copies.add(multicast_address_ + *offset + push.to, push.from, push.bytes);
+    copies.add(slots + push.to, push.from, push.bytes);
     bytes_pushed_.fetch_add(push.bytes * lookout_.size(), std::memory_order_relaxed);
   }
   copies.flush();
+}
+
+void Engine::add_in_switch(const Job& job, Exchange& exchange, CUdeviceptr slots,
+                           MemoryOperations& words, CUstream stream) {
+  const int rank = lookout_.rank();
+  const int size = lookout_.size();
+  const Board& own = flight_.board(rank);
+  auto for_each_peer = [&](auto act) {
+    for (int k = 1; k < size; ++k) act((rank + k) % size, flight_.board((rank + k) % size));
+  };
+  SwitchSum plan = switch_sum(exchange, rank, slots);
+  exchange.sum.runs.clear();
+  Copies copies(stream);
+  for (const Push& copy : merged(std::move(plan.copies))) {
+    copies.add(job.landings[rank] + copy.to, copy.from, copy.bytes);
+    bytes_pushed_.fetch_add(copy.bytes, std::memory_order_relaxed);
+  }
+  copies.flush();
+  for_each_peer([&](int, const Board& peer) {
+    words.write(peer.address_of(peer.ready(rank, job.sequence)), job.code);
+  });
+  for_each_peer([&](int q, const Board&) {
+    words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
+  });
+  words.flush();
+  switch_kernels_->enqueue(plan.sum, {.longest = settings_.longest}, stream);
+  for_each_peer([&](int q, const Board& peer) {
+    words.write(peer.address_of(peer.arrived(rank, job.sequence)), job.codes[q]);
+  });
+  for_each_peer([&](int q, const Board&) {
+    words.wait(own.address_of(own.arrived(q, job.sequence)), job.code);
+  });
+  words.flush();
 }
 
 void Engine::push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,

@@ -10,11 +10,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "shim/device/cuda/context.h"
 #include "shim/device/cuda/flight.h"
+#include "shim/device/cuda/multicast_sum.h"
 #include "shim/device/cuda/sum.h"
 #include "shim/device/device.h"
 
@@ -34,11 +36,10 @@ class Engine {
                const Event& before);
 
   // From now on segment `segment` of all ranks lies behind multicast address `address`: what goes
-  // to the same place of it on every rank goes there once. Before the first exchange.
-  void use_multicast(uint32_t segment, CUdeviceptr address) {
-    multicast_segment_ = segment;
-    multicast_address_ = address;
-  }
+  // to the same place of it on every rank goes there once. `sums`: the switch also adds where it
+  // can, on all ranks or on none. Before the first exchange; the context is current. Throws
+  // tide::Error.
+  void use_multicast(uint32_t segment, CUdeviceptr address, bool sums);
 
   // An event recorded on `stream` now.
   Event record(CUstream stream) { return events_->record(stream); }
@@ -49,11 +50,16 @@ class Engine {
   class Copies;
 
   CUstream stream_for(CUstream caller);
+  // The multicast address of the landing slots, where they lie at one offset of it.
+  std::optional<CUdeviceptr> common_slots(const Job& job) const;
   void push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,
             CUstream stream);
   // Pushes to all ranks at once what may go so, and takes it out of `pushes`.
-  void push_to_all(const Job& job, std::vector<Push>& pushes, MemoryOperations& words,
-                   CUstream stream);
+  void push_to_all(const Job& job, CUdeviceptr slots, std::vector<Push>& pushes,
+                   MemoryOperations& words, CUstream stream);
+  // Instead of pushes and sum: multicast_reduce.h. Leaves the zeros.
+  void add_in_switch(const Job& job, Exchange& exchange, CUdeviceptr slots, MemoryOperations& words,
+                     CUstream stream);
 
   const std::shared_ptr<Context> context_;
   const Lookout& lookout_;
@@ -63,6 +69,7 @@ class Engine {
   const SumKernels kernels_;
   uint32_t multicast_segment_ = 0;  // 0: none
   CUdeviceptr multicast_address_ = 0;
+  std::optional<LoadReduceKernels> switch_kernels_;  // where the switch may add
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::pair<CUstream, CUstream>> streams_of_callers_;
   std::atomic<uint64_t> bytes_pushed_{0};

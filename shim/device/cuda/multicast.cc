@@ -234,7 +234,7 @@ class SetUp {
 
   MulticastResult without() const { return {nullptr, "no multicast memory: " + reason_}; }
 
-  // "bytes granularity gpu"
+  // "bytes granularity gpu sums"
   std::string ask() {
     if (settings_.bytes == 0) throw Refusal{"none was asked for"};
     if (lookout_.size() < 2) throw Refusal{"there is only one rank"};
@@ -263,7 +263,7 @@ class SetUp {
     text << settings_.bytes << ' ' << std::max(granularity, of_memory) << ' '
          << attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) << ':'
          << attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) << ':'
-         << attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
+         << attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) << ' ' << settings_.sums;
     return text.str();
   }
 
@@ -271,13 +271,15 @@ class SetUp {
   bool fit(const std::vector<std::string>& facts) {
     std::vector<std::string> gpus;
     uint64_t asked = 0;
+    bool with_sums = false;
     for (size_t q = 0; q < facts.size(); ++q) {
       std::istringstream text(facts[q]);
       uint64_t bytes = 0;
       uint64_t theirs = 0;
       std::string gpu;
+      bool sums = false;
       const std::string& name = lookout_.name(static_cast<int>(q));
-      if (!(text >> bytes >> theirs >> gpu) || theirs == 0) {
+      if (!(text >> bytes >> theirs >> gpu >> sums) || theirs == 0) {
         reason_ = name + " speaks another version of Tide";
         return false;
       }
@@ -285,6 +287,12 @@ class SetUp {
       if (bytes != asked) {
         reason_ = lookout_.name(0) + " asks for " + std::to_string(asked) + " bytes, " + name +
                   " for " + std::to_string(bytes);
+        return false;
+      }
+      if (q == 0) with_sums = sums;
+      if (sums != with_sums) {
+        reason_ = lookout_.name(with_sums ? 0 : static_cast<int>(q)) + " lets the switch add, " +
+                  lookout_.name(with_sums ? static_cast<int>(q) : 0) + " does not";
         return false;
       }
       if (const auto twin = std::ranges::find(gpus, gpu); twin != gpus.end()) {

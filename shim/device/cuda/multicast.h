@@ -32,6 +32,7 @@ struct MulticastGpu {
 
 struct MulticastSettings {
   uint64_t bytes = 0;  // of each rank, the same on all; rounded up to the driver's granularity
+  bool sums = false;   // the switch is to add too; the same on all ranks
   // How long new attempts are made, and how long a call of the driver may take that waits for the
   // fabric manager (one that stalled for 7 s was seen elsewhere). All of it takes at most three
   // times as long; the rendezvous must wait for longer.

@@ -1,6 +1,6 @@
-// The last additions of a reduce-scatter between nodes by the switch: one load from a multicast
-// address brings the sum of what all ranks hold at that offset, so few blocks are enough. The order
-// of the additions is the switch's: results do not repeat bit by bit.
+// The additions of a reduce-scatter by the switch: one load from a multicast address brings the sum
+// of what all ranks hold at that offset, so few blocks are enough. The order of the additions is
+// the switch's: results need not repeat bit by bit.
 //
 // Relaxed loads: what they read was complete before this kernel's stream went on.
 #include "shim/device/cuda/multicast_sum_launch.h"

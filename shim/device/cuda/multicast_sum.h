@@ -1,5 +1,5 @@
-// Enqueues sums over all ranks that the NVSwitch makes: the last step of a reduce-scatter between
-// nodes, where the partials of one segment lie on all GPUs of a node at one offset.
+// Enqueues sums over all ranks that the NVSwitch makes, of what lies on all GPUs of a node at one
+// offset: multicast_reduce.h.
 #pragma once
 
 #include <cuda.h>

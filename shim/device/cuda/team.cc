@@ -83,7 +83,7 @@ class Core : public std::enable_shared_from_this<Core> {
   bool make_common(Rendezvous& rendezvous) {
     MulticastResult made =
         make_multicast(driver(), {context_->handle(), context_->device()}, lookout_, rendezvous,
-                       {.bytes = options_.multicast_bytes});
+                       {.bytes = options_.multicast_bytes, .sums = options_.multicast_sums});
     if (!made.multicast && options_.without_multicast) options_.without_multicast(made.reason);
     multicast_ = std::move(made.multicast);
     return multicast_ != nullptr;
@@ -99,7 +99,7 @@ class Core : public std::enable_shared_from_this<Core> {
   }
   void use_common() {
     find_marks(common_segment_, kEveryRank, "multicast does not work here: TIDE_MULTICAST=off");
-    engine_.use_multicast(common_segment_, multicast_->address());
+    engine_.use_multicast(common_segment_, multicast_->address(), options_.multicast_sums);
     const std::lock_guard lock(heap_mutex_);
     common_heap_.add(common_segment_, multicast_->bytes());
   }

@@ -43,6 +43,9 @@ struct CudaTeamOptions {
   // Landing memory behind NVSwitch multicast, the same on all ranks; 0: none. doc/multicast.md: it
   // never ran on hardware.
   uint64_t multicast_bytes = 0;
+  // The switch adds fp32 reduce-scatters whose slots lie at one offset of that memory: in its own
+  // order of additions, unlike device.h says. The same on all ranks.
+  bool multicast_sums = false;
   // Told why there is none although it was asked for; may be empty.
   std::function<void(const std::string&)> without_multicast;
 };

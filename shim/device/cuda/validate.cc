@@ -37,6 +37,21 @@ void validate(const Exchange& exchange, int rank, int size) {
   check(aligned(sum.output, sum.out), exchange, "the output of a sum is not aligned");
   const bool of_ranks = sum.sources < 0;
   check(sum.sources != 0, exchange, "a sum of nothing");
+  if (sum.reduce_scatter) {
+    check(of_ranks && sum.place_bytes <= landing / static_cast<uint64_t>(size), exchange,
+          "a reduce-scatter whose slot has no place for every rank");
+    const uint64_t place = static_cast<uint64_t>(rank) * sum.place_bytes;
+    for (const Push& push : exchange.pushes) {
+      check(push.bytes == 0 || (push.peer != rank && push.to >= place &&
+                                fits(push.to - place, push.bytes, sum.place_bytes)),
+            exchange, "a push of a reduce-scatter outside this rank's place");
+    }
+    for (const SumRun& run : sum.runs) {
+      check(run.count <= sum.place_bytes / size_of(sum.in) &&
+                fits(run.landing, run.count * size_of(sum.in), sum.place_bytes),
+            exchange, "a sum of a reduce-scatter past the end of its place");
+    }
+  }
   const auto sources = static_cast<uint64_t>(of_ranks ? size : sum.sources);
   const uint64_t places = sources - (of_ranks && rank == size - 1 ? 2 : 1);  // last one read
   for (const SumRun& run : sum.runs) {
