@@ -29,6 +29,7 @@ constexpr Names kGatherTiers[] = {"layout", "coalesced", "stock"};
 constexpr Names kReduceTiers[] = {"layout", "stock"};
 constexpr Names kGradients[] = {"in_place", "slot_reuse"};
 constexpr Names kCuda[] = {"off", "on", "rails"};
+constexpr Names kMulticast[] = {"off", "auto", "reduce"};
 // In the order of NCCL's numbers: see rules.h.
 constexpr Names kCollectives[] = {"broadcast", "reduce", "all_gather", "reduce_scatter",
                                   "all_reduce"};
@@ -406,11 +407,13 @@ constexpr Key kKeys[] = {
     {.name = "shim.multicast",
      .type = Type::kChoice,
      .standard = "off",
-     .choices = kOffAuto,
+     .choices = kMulticast,
      .variable = "TIDE_MULTICAST",
      .meaning =
          "auto: where all GPUs of a node have NVSwitch multicast, slots lie in memory that all of "
-         "them write at once; off by default because it never ran on hardware"},
+         "them write at once; reduce: the switch also adds fp32 gradients, in an order of its own, "
+         "so that sums need not repeat bit by bit; off by default because it never ran on "
+         "hardware"},
     {.name = "shim.multicast_bytes",
      .type = Type::kSize,
      .standard = "4GiB",

@@ -51,7 +51,8 @@ std::unique_ptr<device::Team> make_gpu_team(int ordinal, int rank, int size,
   options.make_room = [] { c10::cuda::CUDACachingAllocator::emptyCache(); };
   options.sum_blocks = config.sum_blocks;
   options.max_launch = config.sum_launch;
-  if (config.multicast) options.multicast_bytes = config.multicast_bytes;
+  if (config.multicast != MulticastChoice::kOff) options.multicast_bytes = config.multicast_bytes;
+  options.multicast_sums = config.multicast == MulticastChoice::kReduce;
   options.without_multicast = [](const std::string& reason) { log_once(LogLevel::kWarn, reason); };
   return device::make_cuda_team(rank, size, rendezvous, std::move(options));
 }

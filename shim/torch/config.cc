@@ -42,7 +42,7 @@ Config config_of(const profile::Profile& profile) {
   config.sum_blocks = number<int>(profile, "shim.reduce_scatter.blocks");
   config.sum_launch = std::chrono::ceil<std::chrono::microseconds>(
       std::chrono::nanoseconds(profile.number("shim.reduce_scatter.launch")));
-  config.multicast = number<bool>(profile, "shim.multicast");
+  config.multicast = number<MulticastChoice>(profile, "shim.multicast");
   config.multicast_bytes = number<uint64_t>(profile, "shim.multicast_bytes");
 
   RailConfig& rail = config.rail;
@@ -78,7 +78,7 @@ std::string Config::shared_settings() const {
       {"shim.reduce_scatter.gradients", static_cast<int64_t>(gradients)},
       {"shim.local_ranks", local_ranks},
       {"shim.cuda", static_cast<int64_t>(cuda)},
-      {"shim.multicast", multicast},
+      {"shim.multicast", static_cast<int64_t>(multicast)},
       {"shim.multicast_bytes", static_cast<int64_t>(multicast_bytes)},
       {"rail.pacing", static_cast<int64_t>(rail.pacing)},
       {"rail.head_bytes", static_cast<int64_t>(rail.head_bytes)},

@@ -19,6 +19,7 @@ enum class GatherChoice { kLayout, kCoalesced, kStock };
 enum class ReduceChoice { kLayout, kStock };
 enum class Gradients { kInPlace, kSlotReuse };
 enum class CudaChoice { kOff, kOn, kRails };
+enum class MulticastChoice { kOff, kAuto, kReduce };
 enum class RailPacing { kOff, kHead, kFull };  // a tide_rail_pacing
 enum class Schedule { kAuto, kRing, kDoubling, kDoublingFar };
 
@@ -53,7 +54,7 @@ struct Config {
   CudaChoice cuda = CudaChoice::kOn;
   int sum_blocks = 0;                       // thread blocks of a reduce-scatter's sum on a GPU
   std::chrono::microseconds sum_launch{0};  // how long one launch of them may live
-  bool multicast = false;
+  MulticastChoice multicast = MulticastChoice::kOff;
   uint64_t multicast_bytes = 0;
   RailConfig rail;
 

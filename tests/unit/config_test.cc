@@ -30,7 +30,7 @@ TEST(Config, Defaults) {
   EXPECT_EQ(result.config.cuda, CudaChoice::kOn);
   EXPECT_EQ(result.config.sum_blocks, 16);
   EXPECT_EQ(result.config.sum_launch.count(), 400);
-  EXPECT_FALSE(result.config.multicast);
+  EXPECT_EQ(result.config.multicast, MulticastChoice::kOff);
   EXPECT_EQ(result.config.multicast_bytes, uint64_t{4} << 30);
   EXPECT_EQ(result.config.rail.pacing, RailPacing::kHead);
   EXPECT_EQ(result.config.rail.head_bytes, 8u << 20);
@@ -47,7 +47,7 @@ TEST(Config, EveryValue) {
        "TIDE_TRACE=/tmp/t-%r.json", "TIDE_ALL_GATHER=coalesced", "TIDE_REDUCE_SCATTER=stock",
        "TIDE_REDUCE_SCATTER_GRADIENTS=slot_reuse", "TIDE_TIMEOUT=200ms", "TIDE_JOIN_TIMEOUT=2min",
        "TIDE_LOCAL_RANKS=8", "TIDE_CUDA=rails", "TIDE_REDUCE_SCATTER_BLOCKS=8",
-       "TIDE_REDUCE_SCATTER_LAUNCH=1500us", "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=6GiB"});
+       "TIDE_REDUCE_SCATTER_LAUNCH=1500us", "TIDE_MULTICAST=reduce", "TIDE_MULTICAST_BYTES=6GiB"});
   EXPECT_EQ(result.error, "");
   EXPECT_EQ(result.config.mode, Mode::kObserve);
   EXPECT_EQ(result.config.log, LogLevel::kDebug);
@@ -62,7 +62,7 @@ TEST(Config, EveryValue) {
   EXPECT_EQ(result.config.cuda, CudaChoice::kRails);
   EXPECT_EQ(result.config.sum_blocks, 8);
   EXPECT_EQ(result.config.sum_launch.count(), 1500);
-  EXPECT_TRUE(result.config.multicast);
+  EXPECT_EQ(result.config.multicast, MulticastChoice::kReduce);
   EXPECT_EQ(result.config.multicast_bytes, uint64_t{6} << 30);
 }
 
@@ -126,7 +126,7 @@ TEST(Config, RanksWithOtherSettingsDiffer) {
   for (const char* other :
        {"TIDE_REDUCE_SCATTER=stock", "TIDE_REDUCE_SCATTER_GRADIENTS=slot_reuse",
         "TIDE_RAIL_PACING=off", "TIDE_RAIL_HEAD_BYTES=1MiB", "TIDE_RAIL_SCHEDULE=ring",
-        "TIDE_MULTICAST=auto", "TIDE_MULTICAST_BYTES=1GiB"}) {
+        "TIDE_MULTICAST=auto", "TIDE_MULTICAST=reduce", "TIDE_MULTICAST_BYTES=1GiB"}) {
     EXPECT_NE(read({other}).config.shared_settings(), read({}).config.shared_settings()) << other;
   }
   EXPECT_EQ(read({"TIDE_LOG=debug"}).config.shared_settings(), read({}).config.shared_settings());
