@@ -1,3 +1,4 @@
+// One lock for all of it; host threads enqueue, the machine's thread works off.
 #include "tests/gpu/played_gpu.h"
 
 #include <condition_variable>
