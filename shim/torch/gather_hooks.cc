@@ -2,6 +2,7 @@
 #include "shim/torch/accelerator.h"
 #include "shim/torch/gather.h"
 #include "shim/torch/hooks.h"
+#include "shim/torch/lazy_buffer.h"
 #include "shim/torch/log.h"
 #include "shim/torch/observe.h"
 #include "shim/torch/recording.h"
@@ -9,6 +10,7 @@
 namespace tide::shim {
 namespace {
 
+constexpr size_t kCopyInArguments = 5;
 constexpr int kMaxTrainable = 256;  // parameters of a group; more go stock
 
 void refuse(Group& group, GatherPlan& plan, const std::string& why) {
@@ -58,10 +60,16 @@ bool is_whole(const at::Tensor& buffer) {
          buffer.storage().nbytes() == buffer.nbytes();
 }
 
+void stock_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  if (op.schema().arguments().size() == kCopyInArguments)
+    give_memory((*stack)[stack->size() - kCopyInArguments + 1].toTensor());
+  stock(op, keys, stack);
+}
+
 }  // namespace
 
 void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  constexpr size_t kArguments = 5;
+  constexpr size_t kArguments = kCopyInArguments;
   const size_t arguments_here = op.schema().arguments().size();
   if (arguments_here != kArguments)
     log_once(LogLevel::kWarn, "all-gathers stay stock: FSDP2's copy-in takes " +
@@ -69,7 +77,7 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                   "Tide knows the form with 5 (torch 2.9 and later)");
   const Caller caller =
       arguments_here == kArguments && !forked() ? find_caller(FsdpFunction::kAllGather) : Caller{};
-  if (caller.group < 0) return stock(op, keys, stack);
+  if (caller.group < 0) return stock_copy_in(op, keys, stack);
 
   const c10::IValue* arguments = &(*stack)[stack->size() - kArguments];
   const std::vector<at::Tensor> inputs = arguments[0].toTensorVector();
@@ -83,7 +91,7 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
             c10::DeviceTypeName(output.device().type(), /*lower_case=*/true) + " stay stock: " +
             (carries(output.device()) ? "TIDE_CUDA is off" : "this build has no part for them"));
   if (numel == 0 || !plain(output) || !all_plain(inputs) || capturing(output.device()))
-    return stock(op, keys, stack);
+    return stock_copy_in(op, keys, stack);
 
   GatherShape shape{.shards = {},
                     .dtype = output.scalar_type(),
@@ -112,7 +120,7 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (!gather) {
     if (config().mode == Mode::kObserve) note_gathered(inputs);
     const Timed timed(config(), Phase::kCopyIn, numel * output.element_size(), output.device());
-    return stock(op, keys, stack);
+    return stock_copy_in(op, keys, stack);
   }
   const TracedMove traced(gather->facts(Move::kCopyIn, gather->plan()->layout.shard));
   strip(*output.storage().unsafeGetStorageImpl(), gather,
@@ -197,6 +205,7 @@ void all_gather_copy_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
   const auto recording = recall(gathered);
   if (!recording || !recording->gather) return stock(op, keys, stack);
+  bool activated = false;
   {
     const std::lock_guard lock(groups().mutex);
     Group& group = *recording->group;
@@ -211,11 +220,13 @@ void all_gather_copy_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys
         refuse(group, plan, "FSDP2 does not copy out into one whole storage per parameter");
       } else {
         plan.state = PlanState::kActive;
+        activated = true;
         log(LogLevel::kDebug, group.label + ": all-gather goes through Tide from now on");
       }
     }
   }
   forget(gathered);
+  if (activated) make_buffers_lazy();
   const Timed timed(config(), Phase::kCopyOut, gathered.nbytes(), gathered.device());
   stock(op, keys, stack);
 }

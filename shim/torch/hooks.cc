@@ -8,6 +8,7 @@
 
 #include "include/tide/error.h"
 #include "shim/torch/accelerator.h"
+#include "shim/torch/lazy_buffer.h"
 #include "shim/torch/observe.h"
 
 namespace tide::shim {
@@ -53,6 +54,7 @@ void register_hooks(const Config& given) {
   c10d.impl("_allgather_base_", torch::CppFunction::makeFromBoxedFunction<&all_gather_base>());
   c10d.impl("_reduce_scatter_base_",
             torch::CppFunction::makeFromBoxedFunction<&reduce_scatter_base>());
+  register_lazy_buffers();
   if (given.mode == Mode::kObserve) register_observe_hooks();
 }
 

@@ -37,8 +37,12 @@ using Object = void;
   _(Object*, PyList_GetItem, (Object*, intptr_t))               \
   _(Object*, PyImport_ImportModule, (const char*))              \
   _(Object*, PySys_GetObject, (const char*))                    \
+  _(Object*, PyDict_New, (void))                                \
+  _(Object*, Py_CompileString, (const char*, const char*, int)) \
+  _(Object*, PyEval_EvalCode, (Object*, Object*, Object*))      \
   _(long, PyLong_AsLong, (Object*))                             \
   _(void, PyErr_Clear, (void))                                  \
+  _(Object*, PyErr_Occurred, (void))                            \
   _(void, PyErr_SetString, (Object*, const char*))              \
   _(int, Py_AddPendingCall, (int (*)(void*), void*))            \
   _(void, Py_IncRef, (Object*))                                 \
@@ -265,6 +269,22 @@ Caller find_caller(FsdpFunction function) try {
 } catch (const Error& error) {
   log_once(LogLevel::kWarn, std::string("training goes on stock: ") + error.what());
   return {};
+}
+
+std::string run_python(const char* source) {
+  if (!available()) return "this process has no Python";
+  const Gil gil;
+  constexpr int kStatements = 257;  // Py_file_input
+  const Ref globals(python().PyDict_New());
+  const Ref code(python().Py_CompileString(source, "<tide>", kStatements));
+  const Ref done(code ? python().PyEval_EvalCode(code.get(), globals.get(), globals.get())
+                      : nullptr);
+  if (done) return {};
+  Object* type = python().PyErr_Occurred();  // borrowed
+  python().Py_IncRef(type);
+  std::string error = text_of(attribute(Ref(type), "__name__"));
+  python().PyErr_Clear();
+  return error;
 }
 
 int global_rank() {

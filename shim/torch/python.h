@@ -28,6 +28,10 @@ struct Caller {
 // and a line in the log.
 Caller find_caller(FsdpFunction function);
 
+// Runs the statements in a namespace of their own. Takes the GIL. Returns the name of the exception
+// that ended them, or why nothing ran; empty: all is well.
+std::string run_python(const char* source);
+
 // torch.distributed.get_rank(), or -1 when it is not initialised.
 int global_rank();
 

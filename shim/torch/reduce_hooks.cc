@@ -5,6 +5,7 @@
 
 #include "shim/torch/accelerator.h"
 #include "shim/torch/hooks.h"
+#include "shim/torch/lazy_buffer.h"
 #include "shim/torch/log.h"
 #include "shim/torch/observe.h"
 #include "shim/torch/pack.h"
@@ -13,6 +14,7 @@
 namespace tide::shim {
 namespace {
 
+constexpr size_t kPackArguments = 4;
 constexpr size_t kMaxGradients = 256;  // of a group; more go stock
 
 void refuse(Group& group, ReducePlan& plan, const std::string& why) {
@@ -98,12 +100,17 @@ std::shared_ptr<Lease> slot_for(Group& group, const std::shared_ptr<device::Team
   return lease;
 }
 
+void stock_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  give_memory((*stack)[stack->size() - kPackArguments + 3].toTensor());
+  stock(op, keys, stack);
+}
+
 }  // namespace
 
 void gradient_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  constexpr size_t kArguments = 4;
+  constexpr size_t kArguments = kPackArguments;
   const Caller caller = forked() ? Caller{} : find_caller(FsdpFunction::kReduce);
-  if (caller.group < 0) return stock(op, keys, stack);
+  if (caller.group < 0) return stock_pack(op, keys, stack);
   const c10::IValue* arguments = &(*stack)[stack->size() - kArguments];
   const std::vector<at::Tensor> gradients = arguments[0].toTensorVector();
   const int64_t dim = arguments[1].toInt();
@@ -112,7 +119,7 @@ void gradient_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   if (dim != 0 || gradients.empty() || !plain(packed) || capturing(packed.device()) ||
       !all_plain(gradients) || packed.storage_offset() != 0 ||
       packed.storage().nbytes() != packed.nbytes())
-    return stock(op, keys, stack);
+    return stock_pack(op, keys, stack);
 
   ReduceShape shape{.gradients = {},
                     .in = gradients[0].scalar_type(),
@@ -122,7 +129,7 @@ void gradient_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   for (const at::Tensor& gradient : gradients) {
     // Stock rejects empty and scalar gradients with an error of its own.
     if (gradient.numel() == 0 || gradient.dim() == 0 || gradient.scalar_type() != shape.in)
-      return stock(op, keys, stack);
+      return stock_pack(op, keys, stack);
     shape.gradients.emplace_back(gradient.size(0), gradient.numel() / gradient.size(0));
   }
 
@@ -146,7 +153,7 @@ void gradient_pack(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   }
   if (sequence == 0) {
     const Timed timed(config(), Phase::kGradientPack, packed.nbytes(), packed.device());
-    return stock(op, keys, stack);
+    return stock_pack(op, keys, stack);
   }
   const TracedMove traced({.move = Move::kGradientPack,
                            .group = group.get(),
@@ -166,6 +173,7 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   const c10::IValue* arguments = &(*stack)[stack->size() - kArguments];
   const at::Tensor output = arguments[0].toTensor();
   const at::Tensor packed = arguments[1].toTensor();
+  give_memory(output);  // FSDP2 allocates it as it does packs: it may be as large as one
   const bool asynchronous = arguments[4].toBool();
   if (forked() || !packed.has_storage()) return stock(op, keys, stack);
 
@@ -207,6 +215,7 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   const auto communicator = plan.state == PlanState::kRecording
                                 ? communicator_of(group, packed.device(), config())
                                 : nullptr;
+  bool activated = false;
   {
     const std::lock_guard lock(groups().mutex);
     recording->group->counters.reduce_scatters += 1;
@@ -218,12 +227,14 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
         refuse(*recording->group, plan, "the reduction is not SUM, AVG or PREMUL_SUM");
       } else {
         plan.state = PlanState::kActive;
+        activated = true;
         recording->group->reduce_tier = name(collective::Tier::kLayout);
         recording->group->reduce_reason.clear();
       }
     }
   }
   forget(packed);
+  if (activated) make_buffers_lazy();
   if (config().mode == Mode::kObserve) note_reduced(output);
   const Timed timed(config(), Phase::kReduceScatter, output.nbytes(), packed.device());
   stock(op, keys, stack);

@@ -9,6 +9,8 @@ reduce_reason  words of the reason of a stock reduce-scatter
 raises         words of the error that FSDP2 answers with, which must come with Tide as well
 fp32           losses stay within 1e-6 of stock's, whoever adds
 local_ranks    TIDE_LOCAL_RANKS of the run with Tide
+lazy           (all-gather outputs, reduce-scatter buffers) that Tide makes without memory, by step
+peak           bytes: the noted peak of allocations must be below with Tide, above in stock
 """
 import dataclasses
 import functools
@@ -24,10 +26,11 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 from torch.distributed.tensor import Shard
 from torch.utils.checkpoint import checkpoint
 
-from job import BF16_SUM32, LONG, STEPS, Job, Net
+from job import BF16_SUM32, LONG, STEPS, Job, Net, Turns, peak_of
 
 TABLE = {}
 
@@ -44,6 +47,8 @@ class Case:
     raises: str = ""
     fp32: bool = True
     local_ranks: int = 0
+    lazy: tuple = ()
+    peak: int = 0
 
 
 def case(**expectations):
@@ -542,11 +547,87 @@ def deleted_and_rebuilt(job):
         gc.collect()
 
 
+# ---- memory of FSDP2's buffers. A group's first collective of a shape is stock; a step of Net is
+# five all-gathers, of the two blocks a second one in backward, and three reduce-scatters.
+
+@case(worlds=(2, 4), lazy=([2, 5, 5], [0, 3, 3]))
+def without_buffers(job):
+    model = job.shard(Net())
+    job.watch(model)
+    job.train(model, steps=range(3))
+    job.finish(model)
+
+
+# A block's 33216 gradients in bf16 beside their fp32 pack are more than anything else in the step.
+@case(worlds=(2,), fp32=False, peak=33216 * (2 + 4))
+def peak_without_buffers(job):
+    model = job.shard(Net(width=64, hidden=256).bfloat16(), mp_policy=BF16_SUM32)
+    optimizer = job.train(model, steps=range(3))
+    job.notes["peak"] = peak_of(lambda: job.train(model, optimizer, steps=(3,)))
+    job.finish(model)
+
+
+@case(lazy=([2, 5, 5, 5], [0, 3, 0, 3]))
+def unfrozen_without_buffers(job):  # other gradients from the third step on
+    model = Net()
+    freeze(model)
+    job.shard(model)
+    job.watch(model)
+    optimizer = job.train(model, steps=range(2))
+    freeze(model, False)
+    job.train(model, optimizer, steps=range(2, 4))
+    job.finish(model)
+
+
+# The pack of the second has the size of the first's, in another order, and so has the output of the
+# third: both get their memory when it shows that nothing but the size is the same.
+@case(worlds=(4,), least=4, lazy=([0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 2]))
+def sizes_alike(job):
+    model = Turns()
+    model.train_only(0)
+    job.shard(model)
+    job.watch(model)
+    optimizer = job.sgd(model)
+    for step, index in enumerate((0, 0, 1, 1, 2, 2)):
+        model.train_only(index)
+        job.train(model, optimizer, steps=(step,))
+    job.finish(model)
+
+
+@case(worlds=(2,), lazy=([2, 2, 5, 5], [0, 0, 3, 3]))
+def twins_without_buffers(job):  # a group's plans are its own
+    models = [job.shard(Net()), job.shard(Net())]
+    optimizers = [job.sgd(model) for model in models]
+    for model in models:
+        job.watch(model)
+    for step in range(4):
+        job.train(models[step % 2], optimizers[step % 2], steps=(step,))
+    for i, model in enumerate(models):
+        job.finish(model, f"model{i}")
+
+
+class OwnAllGather(DefaultAllGather):  # a user's, with FSDP2's allocation
+    pass
+
+
+@case(worlds=(2,), lazy=([2, 5, 0], [0, 3, 3]))
+def custom_from_third_step(job):
+    model = job.shard(Net())
+    job.watch(model)
+    optimizer = job.train(model, steps=range(2))
+    for module in (model, *model.blocks):
+        module.set_custom_all_gather(OwnAllGather())
+    job.watch(model)
+    job.train(model, optimizer, steps=(2,))
+    job.finish(model)
+
+
 # ---- what must go the stock way
 
-@case(worlds=(2,), tier="stock", reason="offload")
+@case(worlds=(2,), tier="stock", reason="offload", lazy=([0] * STEPS, [0] + [3] * (STEPS - 1)))
 def offloaded(job):
     model = job.shard(Net(), offload_policy=CPUOffloadPolicy(pin_memory=False))
+    job.watch(model)
     job.train(model)
     job.finish(model)
 

@@ -41,6 +41,24 @@ def near_losses(run, other, relative=1e-6):
     return ""
 
 
+def without_memory(run, gathers, reduces):
+    """How many buffers FSDP2 got that have no memory, in every step."""
+    wanted = {"gather": list(gathers), "reduce": list(reduces)}
+    for rank, result in enumerate(run):
+        if result.get("notes", {}).get("lazy") != wanted:
+            return f"rank {rank}: {result.get('notes')}, not {wanted}"
+    return ""
+
+
+def peaks(run, stock, between):
+    """The noted peaks of torch's allocations: `run`'s below so many bytes, stock's above."""
+    for rank, results in enumerate(zip(run, stock)):
+        ours, theirs = (result.get("notes", {}).get("peak", between) for result in results)
+        if not ours < between < theirs:
+            return f"rank {rank}: a peak of {ours} bytes, stock {theirs}, not around {between}"
+    return ""
+
+
 def reported(groups_by_rank, expected, reduces):
     """The report's groups of a case. `reduces`: Tide was allowed to carry reduce-scatters."""
     for rank, groups in enumerate(groups_by_rank):

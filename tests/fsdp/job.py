@@ -5,6 +5,7 @@ and the hash of every final shard, which the runner compares between runs.
 """
 import functools
 import hashlib
+import itertools
 import os
 
 import torch
@@ -76,6 +77,48 @@ class Net(nn.Module):
         return self.last(x)
 
 
+class Turns(nn.Module):
+    """Four matrices, of which one at a time is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.width = 16
+        self.parts = nn.ParameterList(torch.randn(shape) for shape in ((8, 4), (4, 8), (32, 4)))
+
+    def forward(self, x):
+        return x * sum(part.sum() for part in self.parts)
+
+    def train_only(self, index):
+        for i, part in enumerate(self.parts):
+            part.requires_grad_(i == index)
+
+
+def has_memory(buffer):
+    """False for a buffer that Tide made without memory, which says so when it is read."""
+    try:
+        return buffer.data_ptr() != 0
+    except RuntimeError as error:
+        if "Tide" not in str(error):
+            raise
+        return False
+
+
+def peak_of(step):
+    """Bytes that torch's allocator held at most during step(), above what it held before."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        return torch.cuda.max_memory_allocated() - before
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
+        step()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return max(itertools.accumulate(event.nbytes() for event in events))
+
+
 class Job:
     """One rank of one case. `losses`, `shards` and `notes` end in the result file."""
 
@@ -122,6 +165,22 @@ class Job:
         optimizer.step()
         optimizer.zero_grad()
         self.losses.append(loss.item())
+
+    def watch(self, model):
+        """Notes, step by step, how many buffers FSDP2 got that have no memory."""
+        for module in (model, *getattr(model, "blocks", ())):
+            state = module._get_fsdp_state()
+            for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
+                for kind, comm in (("gather", group._all_gather_comm),
+                                   ("reduce", group._reduce_scatter_comm)):
+                    comm.allocate = functools.partial(self._allocate, kind, comm)
+
+    def _allocate(self, kind, comm, size, *, dtype, device):
+        buffer = type(comm).allocate(comm, size, dtype=dtype, device=device)
+        counts = self.notes.setdefault("lazy", {}).setdefault(kind, [])
+        counts += [0] * (len(self.losses) + 1 - len(counts))
+        counts[-1] += not has_memory(buffer)
+        return buffer
 
     def finish(self, model, name="model"):
         """Records the hash of every shard this rank ends with."""

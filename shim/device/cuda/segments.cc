@@ -11,6 +11,10 @@
 namespace tide::device::cuda {
 namespace {
 
+// torch's caching allocator takes memory from the driver in blocks of 20 MiB and more for tensors
+// over 1 MiB (c10/cuda/CUDACachingAllocator, kLargeBuffer): less is not worth its wait.
+constexpr uint64_t kWorthRoom = uint64_t{20} << 20;
+
 struct Message {
   uint64_t number;
   uint64_t bytes;
@@ -19,6 +23,9 @@ struct Message {
 }  // namespace
 
 uint32_t Segments::add(uint64_t bytes) {
+  // What the first iteration, which ran stock, left in the allocator would be held beside the slots
+  // that replace it.
+  if (bytes >= kWorthRoom && make_room_) make_room_();
   return add(DeviceMapping::create(context_, bytes, make_room_));
 }
 

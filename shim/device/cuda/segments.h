@@ -17,7 +17,8 @@ namespace tide::device::cuda {
 // Thread-safe.
 class Segments {
  public:
-  // make_room: asks the job's allocator to give back what it does not use; may be empty.
+  // make_room: asks the job's allocator to give back what it does not use; may be empty. Called
+  // before every large segment, and when the GPU is full.
   Segments(std::shared_ptr<Context> context, const Lookout& lookout,
            std::function<void()> make_room)
       : context_(std::move(context)),

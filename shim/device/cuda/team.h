@@ -35,8 +35,8 @@ struct CudaTeamOptions {
   int ordinal = 0;                 // of this rank's GPU, as this process numbers them
   // The current stream of the calling thread; the default stream when this is empty.
   std::function<CUstream_st*()> current_stream;
-  // Asks the job's allocator to give GPU memory back that it does not use, when there is none for
-  // a new landing slot; may be empty.
+  // Asks the job's allocator to give GPU memory back that it does not use: before Tide takes more
+  // than a little, and when there is none for a new landing slot; may be empty.
   std::function<void()> make_room;
   int sum_blocks = 16;                        // thread blocks that add
   std::chrono::microseconds max_launch{400};  // how long one launch of them may live
