@@ -55,6 +55,13 @@ collective::Tier tier_of(const Communicator& communicator) {
   return lower ? collective::Tier::kCoalesced : agreed;
 }
 
+// The first reduce-scatter of a group is stock as well: with slots beside its gradient pack, that
+// step would hold more than stock ever does. So a group that trains gathers stock until it has
+// reduced; forward and backward of one step, no more, since it may never reduce.
+bool waits_for_reduce(const Group& group) {
+  return group.facts.trainable > 0 && group.reduces.empty() && group.counters.all_gathers < 2;
+}
+
 bool is_whole(const at::Tensor& buffer) {
   return buffer.is_contiguous() && buffer.storage_offset() == 0 &&
          buffer.storage().nbytes() == buffer.nbytes();
@@ -108,7 +115,8 @@ void all_gather_copy_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     const std::lock_guard lock(groups().mutex);
     const std::shared_ptr<Group> group = groups().find(caller);
     const std::shared_ptr<GatherPlan> plan = plan_of(*group, caller, shape);
-    if (plan->state == PlanState::kActive && caller.custom.empty() && movable) {
+    if (plan->state == PlanState::kActive && caller.custom.empty() && movable &&
+        !waits_for_reduce(*group)) {
       gather = std::make_shared<Gather>(group, plan, inputs, static_cast<int>(rank),
                                         ++group->gather_sequence);
       group->counters.copy_bytes_avoided += plan->layout.shard;

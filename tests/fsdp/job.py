@@ -7,6 +7,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 
 import torch
 import torch.distributed as dist
@@ -97,8 +98,8 @@ def has_memory(buffer):
     """False for a buffer that Tide made without memory, which says so when it is read."""
     try:
         return buffer.data_ptr() != 0
-    except RuntimeError as error:
-        if "Tide" not in str(error):
+    except RuntimeError as error:  # torch's own text before 2.12
+        if not re.search("Tide|invalid python storage", str(error)):
             raise
         return False
 
