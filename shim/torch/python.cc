@@ -282,9 +282,9 @@ std::string run_python(const char* source) {
   if (done) return {};
   Object* type = python().PyErr_Occurred();  // borrowed
   python().Py_IncRef(type);
-  std::string error = text_of(attribute(Ref(type), "__name__"));
+  const Ref raised(type);
   python().PyErr_Clear();
-  return error;
+  return text_of(attribute(raised, "__name__"));
 }
 
 int global_rank() {
