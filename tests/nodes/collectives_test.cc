@@ -13,6 +13,7 @@
 #include "shim/collective/node_reduce_scatter.h"
 #include "shim/layout/node_reduce.h"
 #include "tests/nodes/grid.h"
+#include "tests/softcuda/test/team.h"
 
 namespace tide::test {
 namespace {
@@ -33,6 +34,9 @@ class NodeCollectives : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     if (kThreadSanitizer) GTEST_SKIP() << "forks ranks that start threads";
+    if (GetParam().grid.device == Device::kCuda && !have_softcuda()) {
+      GTEST_SKIP() << "needs the CUDA toolkit";
+    }
   }
   void run(const std::function<std::string(NodeTeam&, int rank)>& body) const {
     const Case test = GetParam();
@@ -58,13 +62,17 @@ INSTANTIATE_TEST_SUITE_P(Grids, NodeCollectives,
                                          Case{{4, 2}}, Case{{5, 1}, TIDE_RAIL_PACE_HEAD, 1},
                                          Case{{3, 3}, TIDE_RAIL_PACE_FULL, 3},
                                          Case{{7, 2}, TIDE_RAIL_PACE_OFF, 2}, Case{{16, 1}},
-                                         Case{{2, 2, true}}, Case{{4, 2, true}}, Case{{3, 1, true}},
-                                         Case{{7, 2, true}, TIDE_RAIL_PACE_OFF, 2}),
+                                         Case{{2, 2, Device::kPlayed}},
+                                         Case{{4, 2, Device::kPlayed}},
+                                         Case{{3, 1, Device::kPlayed}},
+                                         Case{{7, 2, Device::kPlayed}, TIDE_RAIL_PACE_OFF, 2},
+                                         Case{{2, 2, Device::kCuda}}, Case{{4, 2, Device::kCuda}},
+                                         Case{{3, 1, Device::kCuda}},
+                                         Case{{7, 2, Device::kCuda}, TIDE_RAIL_PACE_OFF, 2}),
                          [](const auto& info) {
                            const Case& test = info.param;
-                           return (test.grid.staged ? "Staged" : "") +
-                                  std::to_string(test.grid.nodes) + "x" +
-                                  std::to_string(test.grid.locals) + "Pacing" +
+                           return name_of(test.grid.device) + std::to_string(test.grid.nodes) +
+                                  "x" + std::to_string(test.grid.locals) + "Pacing" +
                                   std::to_string(test.pacing) + "Pairs" +
                                   std::to_string(test.queue_pairs);
                          });
@@ -91,8 +99,8 @@ TEST_P(NodeCollectives, AllGather) {
       for (const auto& shard : memory) addresses.push_back(shard.data());
       const device::Slot slot = ranks.team().acquire(layout.slot);
       std::memset(slot.data, 0xee, slot.bytes);
-      all_gather(ranks, layout, addresses, slot, schedule, {.what = "all-gather of layers.3"})
-          ->wait();
+      finish(*all_gather(ranks, layout, addresses, slot, schedule,
+                         {.what = "all-gather of layers.3"}));
       for (int owner = 0; owner < world; ++owner) {
         for (size_t p = 0; p < std::size(shards); ++p) {
           for (uint64_t i = 0; i < shards[p]; ++i) {
@@ -165,11 +173,10 @@ void check_reduce_scatter(
       }
       for (const auto& gradient : memory) addresses.push_back(gradient.data());
       std::vector<std::byte> output(layout.out * device::size_of(out), std::byte{0xee});
-      reduce_scatter(
+      finish(*reduce_scatter(
           ranks, layout,
           {.gradients = addresses, .in = in, .output = output.data(), .out = out, .factor = factor},
-          {.what = "reduce-scatter of layers.3"})
-          ->wait();
+          {.what = "reduce-scatter of layers.3"}));
 
       std::vector<float> expected(layout.out, 0.0f);
       for (const layout::ReduceRun& run : layout::reduce_runs(layout, rank)) {
@@ -228,7 +235,7 @@ TEST_P(NodeCollectives, Queued) {
           reduce_scatter(ranks, reduce, {.gradients = {&data, 1}, .output = outputs[turn].data()},
                          {.what = "reduce-scatter", .timeout = {}, .keep = gradient}));
     }
-    for (const auto& work : pending) work->wait();
+    for (const auto& work : pending) finish(*work);
     for (int turn = 0; turn < kTurns; ++turn) {
       for (int owner = 0; owner < grid.ranks(); ++owner) {
         for (uint64_t i = 0; i < shards[0]; ++i) {
@@ -274,8 +281,8 @@ TEST_P(NodeCollectives, DroppedEarly) {
     };
     constexpr int kTurns = 5;
     for (int turn = 0; turn < kTurns; ++turn) start();  // dropped at once
-    start()->wait();
-    start()->wait();
+    finish(*start());
+    finish(*start());
     if (elsewhere) return "freed in a thread of Tide";
     return freed == kTurns + 2 ? "" : std::to_string(freed) + " freed";
   });

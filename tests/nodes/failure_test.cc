@@ -12,6 +12,7 @@
 #include "shim/collective/node_all_gather.h"
 #include "shim/collective/node_reduce_scatter.h"
 #include "tests/nodes/grid.h"
+#include "tests/softcuda/test/team.h"
 
 namespace tide::test {
 namespace {
@@ -24,7 +25,7 @@ constexpr milliseconds kTimeout{10000};
 constexpr Grid kGrid{3, 2};
 
 // With a stage wait() only makes a stream wait: whether all went well is known when it is done.
-void finish(device::Pending& pending) {
+void complete(device::Pending& pending) {
   pending.wait();
   while (!pending.done()) std::this_thread::sleep_for(milliseconds(1));
   pending.wait();
@@ -54,7 +55,7 @@ std::string both(NodeTeam& gathers, NodeTeam& reductions, const Grid& grid, int 
   auto reducing =
       reduce_scatter(reductions, reduce, {.gradients = {&data, 1}, .output = output->data()},
                      {.what = "reduce-scatter of layers.3", .timeout = {}, .keep = keep});
-  finish(*gathering);
+  complete(*gathering);
   for (int owner = 0; owner < grid.ranks(); ++owner) {
     for (size_t p = 0; p < 2; ++p) {
       const std::byte* begin = slot.data + gather.parameter_major(owner, p);
@@ -64,7 +65,7 @@ std::string both(NodeTeam& gathers, NodeTeam& reductions, const Grid& grid, int 
     }
   }
   gathers.team().release(slot);
-  finish(*reducing);
+  complete(*reducing);
   const int world = grid.ranks();
   const float expected = static_cast<float>(world * turn + world * (world - 1) / 2);
   for (const float value : *output) {
@@ -116,15 +117,19 @@ int kills() {
   return set != nullptr ? std::atoi(set) : 8;
 }
 
-// Of grids without and with a stage.
-class NodeFailure : public testing::TestWithParam<bool> {
+class NodeFailure : public testing::TestWithParam<Device> {
  protected:
   void SetUp() override {
     if (kThreadSanitizer) GTEST_SKIP() << "forks ranks that start threads";
+    if (GetParam() == Device::kCuda && !have_softcuda()) GTEST_SKIP() << "needs the CUDA toolkit";
   }
   const Grid grid_{kGrid.nodes, kGrid.locals, GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(Staged, NodeFailure, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Devices, NodeFailure,
+                         testing::Values(Device::kHost, Device::kPlayed, Device::kCuda),
+                         [](const auto& info) {
+                           return info.param == Device::kHost ? "Host" : name_of(info.param);
+                         });
 
 TEST_P(NodeFailure, DeathOfANodeIsNamedByEverySurvivor) {
   int with_round = 0;

@@ -6,6 +6,7 @@
 
 #include "shim/device/host/team.h"
 #include "tests/nodes/played_device.h"
+#include "tests/softcuda/test/team.h"
 
 namespace tide::test {
 namespace {
@@ -47,9 +48,17 @@ std::shared_ptr<collective::NodeTeam> join_grid(const Grid& grid, int rank, Boar
   for (int q = 0; q < grid.locals; ++q) {
     names.push_back("rank " + std::to_string(node * grid.locals + q));
   }
-  std::unique_ptr<device::Team> team = device::make_host_team(
-      local, grid.locals, mates, {.timeout = timeout, .names = std::move(names)});
-  if (grid.staged) team = play_device(std::move(team));
+  std::unique_ptr<device::Team> team;
+  if (grid.device == Device::kCuda) {
+    device::CudaTeamOptions options;
+    options.timeout = timeout;
+    options.names = std::move(names);
+    team = join_softcuda(local, grid.locals, mates, std::move(options));
+  } else {
+    team = device::make_host_team(local, grid.locals, mates,
+                                  {.timeout = timeout, .names = std::move(names)});
+    if (grid.device == Device::kPlayed) team = play_device(std::move(team));
+  }
 
   collective::RailPlace place{.node = node,
                               .nodes = grid.nodes,
@@ -66,6 +75,15 @@ std::shared_ptr<collective::NodeTeam> join_grid(const Grid& grid, int rank, Boar
   rail->connect(equals.exchange(rail->address()));
   return std::make_shared<collective::NodeTeam>(std::move(team), std::move(rail), node, grid.nodes,
                                                 timeout, std::move(fate));
+}
+
+void finish(device::Pending& pending) {
+  pending.wait();
+  synchronize();
+}
+
+std::string name_of(Device device) {
+  return device == Device::kHost ? "" : device == Device::kPlayed ? "Played" : "Cuda";
 }
 
 }  // namespace tide::test

@@ -11,10 +11,16 @@
 
 namespace tide::test {
 
+enum class Device {
+  kHost,
+  kPlayed,  // a stage: played_device.h
+  kCuda,    // the CUDA device, on software GPUs: tests/softcuda
+};
+
 struct Grid {
   int nodes = 2;
   int locals = 2;
-  bool staged = false;  // by a played device: played_device.h
+  Device device = Device::kHost;
   int ranks() const { return nodes * locals; }
 };
 
@@ -27,5 +33,12 @@ std::shared_ptr<collective::NodeTeam> join_grid(
     const Grid& grid, int rank, Board& board, std::chrono::milliseconds timeout,
     const collective::RailSettings& settings = {},
     std::shared_ptr<collective::Fate> fate = std::make_shared<collective::Fate>());
+
+// Waits until what a collective leaves is there for the CPU: with kCuda wait() only makes the
+// current stream wait.
+void finish(device::Pending& pending);
+
+// What the tests of collectives call the cases: "", "Played", "Cuda".
+std::string name_of(Device device);
 
 }  // namespace tide::test

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests of collectives between nodes, on software verbs.
+# The tests of collectives between nodes, on software verbs and software GPUs.
 set -uo pipefail
 build=${BUILD:-build}
 lib=$(realpath "$build/lib")

@@ -1,5 +1,6 @@
-// A team with a stage, played in host memory: what a GPU's stream would do, a thread does, in order,
-// behind the thread that enqueues it. So the collectives' way with gates is tested without a GPU.
+// A team with a stage, played in host memory: what a GPU's stream would do, a thread does, in
+// order, behind the thread that enqueues it. So the collectives' way with gates is tested without a
+// GPU.
 #pragma once
 
 #include <memory>
