@@ -9,65 +9,75 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// In one access: the peer may be writing.
-GrantCell::Seal seal_of(const GrantCell& cell) {
-  auto* bits = reinterpret_cast<uint64_t*>(const_cast<GrantCell::Seal*>(&cell.seal));
-  return std::bit_cast<GrantCell::Seal>(
-      std::atomic_ref<uint64_t>(*bits).load(std::memory_order_acquire));
+using Words = std::array<uint64_t, sizeof(GrantCell) / sizeof(uint64_t)>;
+constexpr size_t kLastWord = std::tuple_size_v<Words> - 1;
+
+// Odd, and the products do not depend on each other: some ns for a cell.
+constexpr Words kFactors = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb,
+                            0xd6e8feb86659fd93, 0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53,
+                            0xa0761d6478bd642f, 0xe7037ed1a0b428db};
+
+uint32_t check_of(GrantCell cell) {
+  cell.check = 0;
+  const auto words = std::bit_cast<Words>(cell);
+  uint64_t sum = 0;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const uint64_t product = (words[i] + i) * kFactors[i];
+    sum += product ^ product >> 32;
+  }
+  sum *= kFactors[0];
+  return static_cast<uint32_t>(sum >> 32);
 }
 
-bool is_of(const GrantCell::Seal& seal, uint32_t sequence) {
-  return seal.count > 0 && seal.sequence == sequence;
+uint64_t load(const GrantCell& cell, size_t word) {
+  auto* words = reinterpret_cast<uint64_t*>(const_cast<GrantCell*>(&cell));
+  return std::atomic_ref<uint64_t>(words[word]).load(std::memory_order_acquire);
 }
 
-// False where no receive can be meant.
-bool read(const GrantCell& cell, GrantEntry* entry) {
-  *entry = {cell.address, cell.size, cell.tag, cell.keys};
-  return entry->size <= kMaxMessageBytes;
+// A copy of the cell of this entry, if all of it is here. What is checked is the copy, for the peer
+// may be writing.
+bool take(const GrantCell& cell, uint32_t sequence, GrantCell* copy) {
+  Words words;
+  words[kLastWord] = load(cell, kLastWord);
+  if (static_cast<uint32_t>(words[kLastWord]) != sequence) return false;
+  for (size_t i = 0; i < kLastWord; ++i) words[i] = load(cell, i);
+  *copy = std::bit_cast<GrantCell>(words);
+  return copy->count > 0 && copy->check == check_of(*copy);
 }
 
 }  // namespace
 
+void seal(GrantCell* cell) { cell->check = check_of(*cell); }
+
 void encode(const GrantEntry& entry, uint32_t sequence, uint32_t index, uint32_t count,
             GrantRing* ring) {
   const uint32_t slot = sequence % kSlots;
-  (index == 0 ? ring->first[slot] : ring->others[slot][index - 1]) = {
-      .address = entry.address,
-      .size = entry.size,
-      .keys = entry.keys,
-      .tag = entry.tag,
-      .reserved = 0,
-      .seal = {.sequence = sequence,
-               .entry = static_cast<uint8_t>(index),
-               .count = static_cast<uint8_t>(count),
-               .after = 0,
-               .reserved = 0}};
-}
-
-void join(GrantCell* first, uint32_t grants) {
-  for (uint32_t i = 0; i < grants; ++i) first[i].seal.after = static_cast<uint8_t>(grants - 1 - i);
+  GrantCell& cell = index == 0 ? ring->first[slot] : ring->others[slot][index - 1];
+  cell = {.address = entry.address,
+          .size = entry.size,
+          .keys = entry.keys,
+          .tag = entry.tag,
+          .check = 0,
+          .sequence = sequence,
+          .entry = static_cast<uint8_t>(index),
+          .count = static_cast<uint8_t>(count),
+          .reserved = 0};
+  seal(&cell);
 }
 
 GrantState decode(const GrantRing& ring, uint32_t sequence, Grant* grant) {
   const uint32_t slot = sequence % kSlots;
-  const GrantCell::Seal first = seal_of(ring.first[slot]);
-  if (!is_of(first, sequence)) return GrantState::kAbsent;
-  if (first.entry != 0 || first.count > kMaxGroup || slot + first.after >= kSlots) {
-    return GrantState::kMalformed;
-  }
-  // Only the last cell of a write says that all of it is here.
-  if (first.after > 0 && !is_of(seal_of(ring.first[slot + first.after]), sequence + first.after)) {
-    return GrantState::kAbsent;
-  }
-  grant->count = first.count;
-  if (!read(ring.first[slot], &grant->entries[0])) return GrantState::kMalformed;
-  for (uint32_t i = 1; i < grant->count; ++i) {
-    const GrantCell& cell = ring.others[slot][i - 1];
-    const GrantCell::Seal seal = seal_of(cell);
-    if (!is_of(seal, sequence)) return GrantState::kAbsent;
-    if (seal.entry != i || seal.count != first.count || !read(cell, &grant->entries[i])) {
+  GrantCell cell;
+  if (!take(ring.first[slot], sequence, &cell)) return GrantState::kAbsent;
+  const uint32_t count = cell.count;
+  if (count > kMaxGroup) return GrantState::kMalformed;
+  grant->count = count;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (i > 0 && !take(ring.others[slot][i - 1], sequence, &cell)) return GrantState::kAbsent;
+    if (cell.entry != i || cell.count != count || cell.size > kMaxMessageBytes) {
       return GrantState::kMalformed;
     }
+    grant->entries[i] = {cell.address, cell.size, cell.tag, cell.keys};
   }
   return GrantState::kHere;
 }

@@ -21,7 +21,7 @@ struct SendRecord {
   uint32_t immediate = 0;  // kPiece
   uint64_t offset = 0;     // kPiece: into the message; kGrant: the slots, 8 bits each
   uint32_t length = 0;     // kPiece
-  bool again = false;      // kGrant: it was sent before
+  bool watched = false;    // kGrant: its slots wait until this write is known to be over
 
   uint32_t slot(uint32_t i) const { return offset >> 8 * i & 0xff; }  // kGrant
 };

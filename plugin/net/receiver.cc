@@ -90,7 +90,7 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
   Slot& slot = slots_[index];
   const auto messages = static_cast<uint32_t>(count);
   auto blocked = [&] {
-    return slot.held || slot.missing > 0 || slot.waiting || slot.repeats > 0 ||
+    return slot.held || slot.missing > 0 || slot.waiting || slot.writes > 0 ||
            open_messages_ + messages > kMessages;
   };
   if (blocked()) {
@@ -224,7 +224,7 @@ void Receiver::accept_arrival(const Arrival& arrival, uint32_t bytes) {
   if (part.pieces == 0) part.pieces = arrival.pieces;
   if (slot.missing == 0 || slot.sequence / kSlots % 256 != arrival.round ||
       arrival.entry >= slot.count || part.pieces != arrival.pieces || part.complete() ||
-      bytes > message.room - message.bytes) {
+      message.complete() || bytes > message.room - message.bytes) {
     fail(ncclRemoteError, "the peer wrote what receive " + std::to_string(slot.sequence) +
                               " message " + std::to_string(arrival.entry) + " does not expect");
     return;
@@ -243,8 +243,8 @@ void Receiver::accept_arrival(const Arrival& arrival, uint32_t bytes) {
 }
 
 void Receiver::on_delivered(const SendRecord& record) {
-  if (record.kind != SendRecord::Kind::kGrant || !record.again) return;
-  for (uint32_t i = 0; i < record.index; ++i) --slots_[record.slot(i)].repeats;
+  if (!record.watched) return;
+  for (uint32_t i = 0; i < record.index; ++i) --slots_[record.slot(i)].writes;
 }
 
 void Receiver::on_lost(const SendRecord& record) {
@@ -288,31 +288,32 @@ void Receiver::push() {
 // One of several entries, or as many of one as follow each other in the ring and in `ungranted_`.
 bool Receiver::send_grants() {
   const uint32_t begin = ungranted_.front();
-  SendRecord record = {.kind = SendRecord::Kind::kGrant};
   const uint32_t others = slots_[begin].count - 1;
-  // Its record has no slot: the grant is lost, and sent again, with its first cell.
-  if (others > 0 && !post_control(IBV_WR_RDMA_WRITE, &outbox_->ring.others[begin],
-                                  others * sizeof(GrantCell), record)) {
+  // Watched: the first cell may not find room and leave by another lane, with a second copy of
+  // these.
+  if (others > 0 &&
+      !post_grant(
+          outbox_->ring.others[begin].data(), others,
+          {.kind = SendRecord::Kind::kGrant, .index = 1, .offset = begin, .watched = true})) {
     return false;
   }
+  SendRecord record = {.kind = SendRecord::Kind::kGrant};
   const size_t most = others > 0 ? 1 : std::min<size_t>(kShared, ungranted_.size());
   while (record.index < most) {
     const uint32_t slot = ungranted_[record.index];
     if (slot != begin + record.index || (record.index > 0 && slots_[slot].count > 1)) break;
     record.offset |= uint64_t{slot} << 8 * record.index++;
-    record.again |= slots_[slot].lost;
+    record.watched |= slots_[slot].lost;
   }
-  join(&outbox_->ring.first[begin], record.index);
-  if (!post_control(IBV_WR_RDMA_WRITE, &outbox_->ring.first[begin],
-                    record.index * sizeof(GrantCell), record)) {
-    return false;
-  }
-  for (uint32_t i = 0; i < record.index; ++i) {
-    Slot& slot = slots_[ungranted_[i]];
-    slot.waiting = false;
-    if (record.again) ++slot.repeats;
-  }
+  if (!post_grant(&outbox_->ring.first[begin], record.index, record)) return false;
+  for (uint32_t i = 0; i < record.index; ++i) slots_[ungranted_[i]].waiting = false;
   ungranted_.erase(ungranted_.begin(), ungranted_.begin() + record.index);
+  return true;
+}
+
+bool Receiver::post_grant(const GrantCell* cells, uint32_t count, const SendRecord& record) {
+  if (!post_control(IBV_WR_RDMA_WRITE, cells, count * sizeof(GrantCell), record)) return false;
+  for (uint32_t i = 0; record.watched && i < record.index; ++i) ++slots_[record.slot(i)].writes;
   return true;
 }
 
@@ -344,8 +345,7 @@ bool Receiver::post_control(ibv_wr_opcode opcode, const void* bytes, size_t leng
         agreement_.peer.grant_ring + static_cast<size_t>(static_cast<const uint8_t*>(bytes) - ring);
     work.wr.rdma.rkey = agreement_.peer.devices[lane->remote_device].grant_key;
   }
-  // The slots of a grant that was repeated wait for this.
-  if (record.again) work.send_flags = IBV_SEND_SIGNALED;
+  if (record.watched) work.send_flags = IBV_SEND_SIGNALED;
   if (length <= lane->pair.inline_bytes()) work.send_flags |= IBV_SEND_INLINE;
   return post(*lane, &work, record);
 }

@@ -60,9 +60,9 @@ class Receiver : public Connection {
     bool held = false;     // NCCL has the request and was not told that it is done
     bool waiting = false;  // in ungranted_
     bool size_optional = false;
-    // Times that the grant was written once more and is not known to have arrived: until it is, it
-    // might overwrite what comes after it in the ring.
-    uint32_t repeats = 0;
+    // Writes of the grant that the message's arrival does not prove to be over: until they are,
+    // they might overwrite what comes after it in the ring.
+    uint32_t writes = 0;
     bool lost = false;  // the grant may not have arrived
     std::array<Message, kMaxGroup> messages;
   };
@@ -73,6 +73,7 @@ class Receiver : public Connection {
 
   void accept_arrival(const Arrival& arrival, uint32_t bytes);
   bool send_grants();
+  bool post_grant(const GrantCell* cells, uint32_t count, const SendRecord& record);
   bool send_acknowledgement();
   // Sends these bytes of outbox_: of its ring, to the same place of the sender's.
   bool post_control(ibv_wr_opcode opcode, const void* bytes, size_t length,

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #ifndef TIDE_WIRE_VERSION
-#define TIDE_WIRE_VERSION 2
+#define TIDE_WIRE_VERSION 3
 #endif
 
 namespace tide::net {

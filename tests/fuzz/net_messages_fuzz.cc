@@ -1,6 +1,6 @@
-// Fuzzes the two ends of a connection with what a peer may send: a sender that gets control
-// messages, a receiver that gets arrivals, between calls of NCCL's. There are no lanes, so nothing
-// leaves; the state behind the messages is the real one.
+// Fuzzes the two ends of a connection with what a peer may send: a sender into whose ring anything
+// is written and that gets control messages, a receiver that gets arrivals, between calls of
+// NCCL's. There are no lanes, so nothing leaves; the state behind the messages is the real one.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -89,15 +89,19 @@ void drive_sender(Input input) {
         sender.on_received(lane, 0, completion);
         break;
       }
-      case 3: {  // anything at all, in any cell
+      case 3: {  // anything at all, in any cell, and perhaps with a check that says it is whole
         GrantRing& ring = sender.ring();
         const uint32_t slot = input.byte() % kSlots;
         const uint32_t entry = input.byte() % kMaxGroup;
         GrantCell& cell = entry == 0 ? ring.first[slot] : ring.others[slot][entry - 1];
+        const bool whole = input.byte() % 4 != 0;
+        const bool expected = input.byte() % 4 != 0;
         const size_t length = std::min(input.size, sizeof(cell));
         std::memcpy(static_cast<void*>(&cell), input.data, length);
         input.data += length;
         input.size -= length;
+        if (expected) cell.sequence = sequence - sequence % kSlots + slot;
+        if (whole) seal(&cell);
         break;
       }
       case 4:

@@ -41,6 +41,24 @@ void repairs(std::span<const uint8_t> bytes) {
   require(again && encode(*again) == encode(*decoded));
 }
 
+void grants(const GrantRing& ring) {
+  static const auto copy = std::make_unique<GrantRing>();
+  Grant grant;
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    // The number that the cell itself claims: any can be the next.
+    const uint32_t claimed = ring.first[slot].sequence;
+    const uint32_t sequence = claimed - claimed % kSlots + slot;
+    if (decode(ring, sequence, &grant) != GrantState::kHere) continue;
+    require(grant.count >= 1 && grant.count <= kMaxGroup);
+    for (uint32_t i = 0; i < grant.count; ++i) {
+      require(grant.entries[i].size <= kMaxMessageBytes);
+      encode(grant.entries[i], sequence, i, grant.count, copy.get());
+    }
+    Grant read;
+    require(decode(*copy, sequence, &read) == GrantState::kHere && read.count == grant.count);
+  }
+}
+
 void controls(std::span<const uint8_t> bytes) {
   Acknowledgement acknowledgement;
   if (decode(bytes, &acknowledgement)) {
@@ -48,22 +66,15 @@ void controls(std::span<const uint8_t> bytes) {
     encode(acknowledgement, again);
     require(bytes.size() == sizeof(again) && std::memcmp(bytes.data(), again, sizeof(again)) == 0);
   }
-  // A ring into which the bytes were written, at its beginning.
+  // A ring into which the bytes were written, at its beginning; as they are, and whole.
   static const auto ring = std::make_unique<GrantRing>();
-  static const auto copy = std::make_unique<GrantRing>();
   const size_t length = std::min(bytes.size(), sizeof(GrantRing));
   std::memcpy(static_cast<void*>(ring.get()), bytes.data(), length);
-  Grant grant;
-  for (uint32_t sequence = 0; sequence < kSlots; ++sequence) {
-    if (decode(*ring, sequence, &grant) != GrantState::kHere) continue;
-    require(grant.count >= 1 && grant.count <= kMaxGroup);
-    for (uint32_t i = 0; i < grant.count; ++i) {
-      encode(grant.entries[i], sequence, i, grant.count, copy.get());
-    }
-    Grant read;
-    require(decode(*copy, sequence, &read) == GrantState::kHere && read.count == grant.count);
-  }
-  std::memset(static_cast<void*>(ring.get()), 0, length);
+  grants(*ring);
+  const size_t cells = (length + sizeof(GrantCell) - 1) / sizeof(GrantCell);
+  for (size_t i = 0; i < cells; ++i) seal(reinterpret_cast<GrantCell*>(ring.get()) + i);
+  grants(*ring);
+  std::memset(static_cast<void*>(ring.get()), 0, cells * sizeof(GrantCell));
 }
 
 void frames(const uint8_t* data, size_t size) {

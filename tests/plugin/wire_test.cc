@@ -80,7 +80,7 @@ TEST(Wire, UnlikePeersAreRefusedByName) {
               peer.wire_version = 9;
               peer.release = "3.0.0";
             }),
-            "the wire version is 9 at node8 (pid 4711) and 2 at node7 (pid 4711); release 3.0.0 "
+            "the wire version is 9 at node8 (pid 4711) and 3 at node7 (pid 4711); release 3.0.0 "
             "meets 0.1.0: install the same one everywhere");
   EXPECT_NE(why([](Introduction& peer) { peer.shared.pacing = 0; }).find("TIDE_NET_PACING is"),
             std::string::npos);
