@@ -186,7 +186,7 @@ def beside(job):
     torch.cuda.synchronize()
     del kept
     windows.run(0, 0, count)
-    alone = windows.run(0, 0, count)[0] / count if count else 0
+    alone = windows.run(0, 0, count)[0] / max(1, count)
     cadence = task["cadence"]
     reductions = 3 if cadence else 8
     own = statistics.median(windows.run(reductions, 0, 0)[1])
