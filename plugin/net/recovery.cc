@@ -42,8 +42,8 @@ void say(Connection& connection, const Lane& lane, RepairStep step, uint32_t gen
 
 Supervisor::Supervisor(std::vector<std::shared_ptr<verbs::Device>> devices)
     : devices_(std::move(devices)),
-      poll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      poll_([] { return epoll_create1(EPOLL_CLOEXEC); }),
+      wake_([] { return eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }) {
   if (!poll_ || !wake_) throw Error(std::string("no event descriptors: ") + std::strerror(errno));
   watch(poll_.get(), wake_.get(), nullptr);
   for (auto& device : devices_) watch(poll_.get(), device->context()->async_fd, device.get());

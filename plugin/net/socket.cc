@@ -48,7 +48,8 @@ socklen_t fill(SocketAddress* address, uint16_t family, const uint8_t* host, uin
 }
 
 FileDescriptor open_socket(uint16_t family) {
-  FileDescriptor fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  FileDescriptor fd(
+      [family] { return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   if (!fd) throw Error(std::string("cannot open a TCP socket: ") + std::strerror(errno));
   return fd;
 }
@@ -69,7 +70,7 @@ bool last_resort(const std::string& name) {
 }  // namespace
 
 FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0) verbs::close_private(fd_);
 }
 
 Interface choose_interface(const std::string& list) {
@@ -136,7 +137,9 @@ FileDescriptor start_connect(const Handle& handle) {
 }
 
 FileDescriptor accept_on(const FileDescriptor& listener) {
-  FileDescriptor fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  FileDescriptor fd([&listener] {
+    return accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  });
   if (fd) tune(fd.get());
   return fd;
 }

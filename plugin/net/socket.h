@@ -2,19 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "plugin/net/wire.h"
+#include "plugin/verbs/fork.h"
 
 namespace tide::net {
 
+// Children of fork() do not have it (plugin/verbs/fork.h).
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
+  // `open` returns a descriptor, or -1 with errno.
+  explicit FileDescriptor(const std::function<int()>& open) : fd_(verbs::open_private(open)) {}
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);

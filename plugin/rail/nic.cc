@@ -107,13 +107,14 @@ Nic::Nic(const net::Port& port, const ThreadOptions& options)
       process_(getpid()),
       core_(options.core),
       channel_(ibv_create_comp_channel(port.device->context())),
-      poll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      poll_([] { return epoll_create1(EPOLL_CLOEXEC); }),
+      wake_([] { return eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }),
       spin_ns_(options.spin_ns) {
   if (!channel_ || !poll_ || !wake_) {
     throw Error("no event descriptors for " + name_ + ": " + std::strerror(errno),
                 "raise the limit of open files (ulimit -n)");
   }
+  channel_descriptor_.emplace(channel_->fd);
   fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
   watch_fd(poll_.get(), wake_.get());
   watch_fd(poll_.get(), channel_->fd);

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -94,6 +95,7 @@ class Nic {
   const pid_t process_;
   int core_;
   ChannelHandle channel_;
+  std::optional<verbs::PrivateDescriptor> channel_descriptor_;
   net::FileDescriptor poll_;
   net::FileDescriptor wake_;
   std::mutex mutex_;

@@ -63,6 +63,8 @@ Device::Device(ibv_device* device, bool relaxed_ordering) : name_(ibv_get_device
     throw Error("cannot open RDMA device " + name_ + ": " + std::strerror(errno),
                 "the process needs read and write access to /dev/infiniband");
   }
+  commands_.emplace(context_->cmd_fd);
+  events_.emplace(context_->async_fd);
   const int error = ibv_query_device(context_.get(), &attributes_);
   if (error != 0) throw Error("cannot query RDMA device " + name_ + ": " + std::strerror(error));
   domain_.reset(ibv_alloc_pd(context_.get()));

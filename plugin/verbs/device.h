@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "plugin/verbs/fork.h"
 #include "plugin/verbs/gid.h"
 #include "plugin/verbs/library.h"
 #include "plugin/verbs/memory.h"
@@ -43,6 +45,7 @@ class Device {
   std::string name_;
   std::string pci_path_;
   ContextHandle context_;
+  std::optional<PrivateDescriptor> commands_, events_;  // of context_
   DomainHandle domain_;
   ibv_device_attr attributes_ = {};
   bool dma_buf_ = false;

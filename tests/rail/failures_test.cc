@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -184,6 +185,45 @@ TEST(Deaths, NamesTheRound) {
                       {"rail 0 (", " port 1)", "node 1", "exchange", "(ring)", "pid"}));
   }
 }
+
+// A data loader that was forked from a node, and lives on when it dies, does not hide its death.
+void die_before_child(bool exec) {
+  Cluster cluster;
+  cluster.nodes = in_vm ? 2 : 3;
+  Processes run(cluster, [exec](Node& node) {
+    node.connect();
+    Ring ring(node, 1000, 2);
+    node.must(ring.turn(), "turn");
+    node.barrier();
+    if (node.number == 1) {
+      const pid_t child = fork();
+      if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, 0);
+        if (exec) execlp("sleep", "sleep", "30", static_cast<char*>(nullptr));
+        while (true) pause();
+      }
+      node.board.words[0] = static_cast<uint64_t>(child);
+      raise(SIGKILL);
+    }
+    const uint64_t start = now_ns();
+    node.check(ring.until_failure() == TIDE_RAIL_PEER, node.error());
+    // The probes ask after 15 s.
+    node.check(now_ns() - start < 3 * kSecond, "it took too long");
+    node.check(kill(static_cast<pid_t>(node.board.words[0].load()), 0) == 0, "the child is dead");
+    node.leave_error();
+  });
+  std::vector<int> wanted = zeros(cluster.nodes);
+  wanted[1] = -SIGKILL;
+  EXPECT_EQ(run.wait(30), wanted);
+  const auto child = static_cast<pid_t>(run.board().words[0].load());
+  ASSERT_GT(child, 0);
+  kill(child, SIGKILL);
+  for (int node = 0; node < cluster.nodes; node += 2) {
+    EXPECT_TRUE(names(run.board().errors[node], {"node 1", "went away"}));
+  }
+}
+TEST(Deaths, ForkedChildLivesOn) { die_before_child(false); }
+TEST(Deaths, ProgramOfAChildLivesOn) { die_before_child(true); }
 
 TEST(Deaths, FrozenNode) {
   Cluster cluster;
