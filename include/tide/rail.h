@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define TIDE_RAIL_VERSION 1
+#define TIDE_RAIL_VERSION 2
 #define TIDE_RAIL_MAX_NODES 1024
 
 typedef struct tide_rail tide_rail;
@@ -60,8 +60,10 @@ typedef struct {
   const char* const* node_names; /* `nodes` texts for errors, "node 1 (rank 3)"; NULL: "node N" */
   const char* devices; /* NICs to choose from, form of NCCL_IB_HCA; NULL or "": as the net plugin's
                           settings say (TIDE_NET_DEVICES), all if they do not */
-  const char* near;    /* PCI address of the GPU, "0000:19:00.0": the nearest NIC, BAD_ARGUMENT when
-                          there is no such device; NULL or "": the rail-th usable NIC */
+  const char* const* gpus; /* PCI addresses of the GPUs of the `rails` local ranks, "0000:19:00.0":
+                              the NIC nearest to that of this rail; rails that see the same ones
+                              equally near take turns. NULL, or a GPU of this rail that is NULL, ""
+                              or unknown to sysfs: the rail-th usable NIC */
   const char* interface; /* of the set-up sockets, form of NCCL_SOCKET_IFNAME; NULL or "": as the
                             net plugin's settings say (TIDE_NET_INTERFACE), by rule else */
   int32_t pacing;        /* a tide_rail_pacing; equal on all nodes */

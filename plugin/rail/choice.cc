@@ -2,19 +2,18 @@
 #include "plugin/rail/choice.h"
 
 #include <algorithm>
-#include <cctype>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <vector>
-
-#include "include/tide/error.h"
 
 namespace tide::rail {
 namespace {
 
 constexpr int kSameNode = 1000;
 constexpr int kOtherNode = 2000;
+constexpr int kUnknown = 3000;
 
 // The PCI part of a path: root and functions.
 std::vector<std::string> steps(const std::string& path) {
@@ -28,40 +27,60 @@ std::vector<std::string> steps(const std::string& path) {
   return list;
 }
 
-}  // namespace
-
-int distance(const Place& a, const Place& b) {
-  const std::vector<std::string> left = steps(a.path), right = steps(b.path);
-  const auto split = std::mismatch(left.begin(), left.end(), right.begin(), right.end());
-  const auto common = static_cast<size_t>(split.first - left.begin());
-  const int apart = static_cast<int>(left.size() + right.size() - 2 * common);
-  if (common > 0) return apart;
-  const bool same_node = a.numa_node >= 0 && a.numa_node == b.numa_node;
-  return apart + (same_node ? kSameNode : kOtherNode);
-}
-
-size_t choose_nic(std::span<const Place> nics, const Place* gpu, int rail) {
+// The indices of the NICs nearest to a GPU; all, when its place is unknown.
+std::vector<size_t> nearest_to(const Place& gpu, std::span<const Place> nics) {
   std::vector<size_t> nearest;
   int best = INT_MAX;
   for (size_t i = 0; i < nics.size(); ++i) {
-    const int apart = gpu == nullptr ? 0 : distance(nics[i], *gpu);
+    const int apart = distance(nics[i], gpu);
     if (apart < best) {
       best = apart;
       nearest.clear();
     }
     if (apart == best) nearest.push_back(i);
   }
-  return nearest[static_cast<size_t>(rail) % nearest.size()];
+  return nearest;
 }
 
-Place place_of(const std::string& pci_address) {
-  std::string lower = pci_address;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+// As sysfs writes it: lower case, the domain with at least four digits. Empty: no PCI address.
+std::string as_in_sysfs(const std::string& pci_address) {
+  unsigned domain = 0, bus = 0, device = 0, function = 0;
+  int length = 0;
+  if (std::sscanf(pci_address.c_str(), "%8x:%2x:%2x.%1x%n", &domain, &bus, &device, &function,
+                  &length) != 4 ||
+      static_cast<size_t>(length) != pci_address.size()) {
+    return {};
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.%x", domain, bus, device, function);
+  return text;
+}
+
+}  // namespace
+
+int distance(const Place& a, const Place& b) {
+  if (a.path.empty() || b.path.empty()) return kUnknown;
+  const std::vector<std::string> left = steps(a.path), right = steps(b.path);
+  const auto split = std::mismatch(left.begin(), left.end(), right.begin(), right.end());
+  const auto common = static_cast<size_t>(split.first - left.begin());
+  if (common > 0) return static_cast<int>(left.size() + right.size() - 2 * common);
+  return a.numa_node >= 0 && a.numa_node == b.numa_node ? kSameNode : kOtherNode;
+}
+
+Choice choose_nic(std::span<const Place> nics, std::span<const Place> gpus, int rail) {
+  const auto own = static_cast<size_t>(rail);
+  if (own >= gpus.size() || gpus[own].path.empty()) return {own % nics.size(), nics.size()};
+  const std::vector<size_t> nearest = nearest_to(gpus[own], nics);
+  size_t turn = 0;
+  for (size_t other = 0; other < own; ++other) turn += nearest_to(gpus[other], nics) == nearest;
+  return {nearest[turn % nearest.size()], nearest.size()};
+}
+
+Place place_of(const std::string& pci_address, const std::string& sysfs) {
+  const std::string name = as_in_sysfs(pci_address);
   char resolved[PATH_MAX];
-  if (lower.empty() || lower.find('/') != std::string::npos ||
-      realpath(("/sys/bus/pci/devices/" + lower).c_str(), resolved) == nullptr) {
-    throw Error("there is no PCI device \"" + pci_address + "\" to be near to",
-                "an address looks like 0000:19:00.0; in a container /sys must be visible");
+  if (name.empty() || realpath((sysfs + "/bus/pci/devices/" + name).c_str(), resolved) == nullptr) {
+    return {};
   }
   return place_at(resolved);
 }

@@ -40,7 +40,12 @@ net::Settings physical_settings(const Options& options) {
   return settings;
 }
 
-net::Port choose_port(const Options& options, const net::Settings& settings) {
+struct ChosenPort {
+  net::Port port;
+  std::string reason;  // for the log
+};
+
+ChosenPort choose_port(const Options& options, const net::Settings& settings) {
   const net::DeviceList list(settings);
   std::vector<Place> places;
   for (const net::Port& port : list.ports()) places.push_back(place_at(port.device->pci_path()));
@@ -51,13 +56,21 @@ net::Port choose_port(const Options& options, const net::Settings& settings) {
             (settings.devices.empty() ? std::string() : " among \"" + settings.devices + "\""),
         "ibv_devinfo shows what there is and whether ports are active");
   }
-  try {
-    if (options.near.empty()) return list.ports()[choose_nic(places, nullptr, options.rail)];
-    const Place gpu = place_of(options.near);
-    return list.ports()[choose_nic(places, &gpu, options.rail)];
-  } catch (const Error& error) {
-    bad(error.what());
+  std::vector<Place> gpus;
+  for (const std::string& gpu : options.gpus) gpus.push_back(place_of(gpu));
+  const Choice choice = choose_nic(places, gpus, options.rail);
+  const std::string own =
+      options.gpus.empty() ? std::string() : options.gpus[static_cast<size_t>(options.rail)];
+  std::string reason = "number " + std::to_string(options.rail) + " of " +
+                       std::to_string(choice.candidates) + " NICs, dealt round";
+  if (!own.empty() && gpus[static_cast<size_t>(options.rail)].path.empty()) {
+    reason += " as sysfs does not show GPU " + own;
+  } else if (!own.empty()) {
+    reason = choice.candidates == 1
+                 ? "nearest to GPU " + own
+                 : "one of " + std::to_string(choice.candidates) + " equally near to GPU " + own;
   }
+  return {list.ports()[choice.nic], reason};
 }
 
 }  // namespace
@@ -94,7 +107,12 @@ Options::Options(const tide_rail_options& given) {
     names.push_back(text != nullptr ? text : "node " + std::to_string(i));
   }
   if (given.devices != nullptr) devices = given.devices;
-  if (given.near != nullptr) near = given.near;
+  if (given.gpus != nullptr) {
+    in_range("rails", given.rails, given.rail + 1, 4096);
+    for (int i = 0; i < given.rails; ++i) {
+      gpus.emplace_back(given.gpus[i] != nullptr ? given.gpus[i] : "");
+    }
+  }
   if (given.interface != nullptr) interface = given.interface;
   pacing = given.pacing;
   head_bytes = given.head_bytes;
@@ -114,7 +132,8 @@ Rail::Rail(const tide_rail_options& given)
   // Before anything is registered: a data loader that forks must not move pages from under the NIC.
   // It fails where something was, on kernels that need it not at all.
   (void)ibv_fork_init();
-  nic_ = Nic::share(choose_port(options_, settings_), options_.thread);
+  const ChosenPort chosen = choose_port(options_, settings_);
+  nic_ = Nic::share(chosen.port, options_.thread);
   if (options_.thread.core >= 0 && nic_->core() != options_.thread.core) {
     log(LogLevel::kWarn,
         nic_->name() + " has its progress thread on " +
@@ -139,7 +158,7 @@ Rail::Rail(const tide_rail_options& given)
   rounds_ = std::make_unique<pacing::Rounds>(rounds, options_.node, options_.nodes);
   register_control_memory();
   log(LogLevel::kInfo, self() + " opened, " + std::to_string(nic_->port().speed / 1000) +
-                           " Gb/s, set-up on " + net::address_text(handle_));
+                           " Gb/s, " + chosen.reason + ", set-up on " + net::address_text(handle_));
 }
 
 Rail::~Rail() = default;

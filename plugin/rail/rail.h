@@ -48,7 +48,8 @@ struct Options {
   int nodes = 0;
   int rail = 0;
   std::vector<std::string> names;  // of nodes
-  std::string devices, near, interface;
+  std::string devices, interface;
+  std::vector<std::string> gpus;  // of the local ranks
   int pacing = 0;
   uint64_t head_bytes = 0;
   int queue_pairs = 1;

@@ -51,6 +51,7 @@ std::string serialize(const Member& m) {
                         {"node", m.node},
                         {"version", m.version},
                         {"torch", m.torch},
+                        {"gpu", m.gpu},
                         {"settings", m.settings}}
       .dump();
 }
@@ -63,6 +64,7 @@ Member parse_member(const std::string& text) {
     member.node = json.at("node");
     member.version = json.at("version");
     member.torch = json.at("torch");
+    member.gpu = json.value("gpu", "");  // older versions, which decide() names, have none
     member.settings = json.at("settings");
   } catch (const nlohmann::json::exception&) {
     throw Error("a rank describes itself as \"" + text + "\", which this Tide does not understand",

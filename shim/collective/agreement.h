@@ -13,6 +13,7 @@ struct Member {
   std::string node;      // equal for ranks that can share memory
   std::string version;   // of Tide
   std::string torch;     // of libtorch
+  std::string gpu{};     // its PCI address, empty: tensors in host memory, or not known
   std::string settings;  // that must be equal on all ranks, "TIDE_SHIM=on TIDE_ALL_GATHER=layout"
 };
 

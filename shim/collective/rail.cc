@@ -101,6 +101,8 @@ Rail::Rail(const RailPlace& place, const RailSettings& settings) {
   }
   std::vector<const char*> names;
   for (const std::string& name : place.names) names.push_back(name.c_str());
+  std::vector<const char*> gpus;
+  for (const std::string& gpu : place.gpus) gpus.push_back(gpu.c_str());
   const tide_rail_options options{
       .struct_bytes = sizeof(tide_rail_options),
       .node = place.node,
@@ -109,7 +111,7 @@ Rail::Rail(const RailPlace& place, const RailSettings& settings) {
       .rails = place.rails,
       .node_names = names.data(),
       .devices = settings.devices.c_str(),
-      .near = nullptr,
+      .gpus = gpus.empty() ? nullptr : gpus.data(),
       .interface = settings.interface.empty() ? nullptr : settings.interface.c_str(),
       .pacing = settings.pacing,
       .head_bytes = settings.head_bytes,

@@ -39,6 +39,8 @@ struct RailPlace {
   int rails = 0;  // of this node
   std::vector<std::string>
       names;  // of the nodes' ranks on this rail, for errors: "node 1 (rank 3)"
+  // PCI addresses of the GPUs of the node's ranks, "" where there is none; empty: host memory.
+  std::vector<std::string> gpus{};
   std::chrono::milliseconds timeout{0};
   void (*log)(void*, int level, const char* line) = nullptr;
 };

@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "shim/device/cuda/context.h"
 #include "shim/device/cuda/driver.h"
 #include "shim/device/cuda/team.h"
 #include "shim/torch/log.h"
@@ -27,6 +28,17 @@ CUstream current_stream(int ordinal) {
 }
 
 }  // namespace
+
+std::string gpu_address(at::Device device) {
+  if (!device.is_cuda()) return {};
+  try {
+    return device::cuda::pci_address(device.index());
+  } catch (const Error& error) {
+    // What it means is said where it matters: the team does not come about, or the NIC is dealt.
+    log(LogLevel::kInfo, error.what());
+    return {};
+  }
+}
 
 bool capturing(at::Device device) {
   if (!device.is_cuda()) return false;
@@ -62,6 +74,8 @@ std::unique_ptr<device::Team> make_gpu_team(int ordinal, int rank, int size,
 #else
 
 bool carries(at::Device device) { return device.is_cpu(); }
+
+std::string gpu_address(at::Device) { return {}; }
 
 bool capturing(at::Device) { return false; }
 

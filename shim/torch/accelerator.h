@@ -16,6 +16,9 @@ namespace tide::shim {
 // Whether this build can carry tensors of `device`: host memory always, CUDA where it was built in.
 bool carries(at::Device device);
 
+// The PCI address of a GPU; empty for host memory, and where the driver does not say.
+std::string gpu_address(at::Device device);
+
 // True while the current stream of `device` records a CUDA graph.
 bool capturing(at::Device device);
 

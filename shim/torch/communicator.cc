@@ -223,11 +223,15 @@ std::shared_ptr<collective::NodeTeam> join_nodes(const Joining& join,
                                 .rail = local,
                                 .rails = locals,
                                 .names = {},
+                                .gpus = {},
                                 .timeout = join.config.rail.timeout,
                                 .log = &log_rail};
     for (int n = 0; n < decision.nodes; ++n) {
       place.names.push_back("node " + std::to_string(n) + " (" +
                             rank_name(join.members[n * locals + local]) + ")");
+    }
+    if (!join.device.is_cpu()) {
+      for (const int r : decision.team) place.gpus.push_back(join.members[r].gpu);
     }
     try {
       rail = std::make_unique<collective::Rail>(place, rail_settings(join.config.rail));
@@ -296,6 +300,7 @@ std::shared_ptr<Communicator> make_communicator(c10d::ProcessGroup& group, at::D
                               .node = node_identity(config, global),
                               .version = TIDE_VERSION,
                               .torch = TORCH_VERSION,
+                              .gpu = gpu_address(device),
                               .settings = config.shared_settings()};
   const Meeting met =
       meet(keys, "member", rank, size, collective::serialize(me), config.join_timeout);

@@ -25,7 +25,7 @@ enum class Schedule { kAuto, kRing, kDoubling, kDoublingFar };
 
 // Transfers between nodes: include/tide/rail.h.
 struct RailConfig {
-  std::string devices;    // form of NCCL_IB_HCA; empty: the nearest NIC
+  std::string devices;    // form of NCCL_IB_HCA; empty: all
   std::string interface;  // form of NCCL_SOCKET_IFNAME; empty: by rule
   RailPacing pacing = RailPacing::kHead;
   uint64_t head_bytes = 0;

@@ -231,9 +231,41 @@ TEST(Plans, Options) {
       o.head_bytes = 0;
     });
     refused("\"mlx9\"", TIDE_RAIL_NO_DEVICE, [](Options& o) { o.devices = "mlx9"; });
-    refused("no PCI device \"0000:ff:1f.7\"", TIDE_RAIL_BAD_ARGUMENT,
-            [](Options& o) { o.near = "0000:ff:1f.7"; });
+    refused("rails is 1", TIDE_RAIL_BAD_ARGUMENT, [](Options& o) {
+      static const char* const gpus[] = {"0000:19:00.0"};
+      o.gpus = gpus;
+      o.rails = 1;
+      o.rail = 1;
+    });
     refused("core 4000", TIDE_RAIL_SYSTEM, [](Options& o) { o.core = 4000; });
+  });
+  EXPECT_EQ(run.wait(10), zeros(2));
+}
+
+// A GPU that sysfs does not show is no reason to fail: the rail-th NIC, and a line that says so.
+TEST(Plans, UnknownGpu) {
+  Cluster cluster;
+  static std::string said;
+  cluster.change = [](Node& node, tide_rail_options& options) {
+    static const char* const gpus[] = {"0000:ff:1f.6", "0000:ff:1f.7"};
+    options.gpus = gpus;
+    options.rails = 2;
+    options.rail = node.mode;
+    options.log = [](void*, int level, const char* line) {
+      if (level == 2) said += line;
+    };
+  };
+  Processes run(cluster, [](Node& node) {
+    for (node.mode = 0; node.mode < 2; ++node.mode) {
+      said.clear();
+      node.open();
+      const std::string gpu = "0000:ff:1f." + std::to_string(6 + node.mode);
+      node.check(said.find("as sysfs does not show GPU " + gpu) != std::string::npos, said);
+      const std::string wanted = "sv" + std::to_string(node.mode);
+      const bool in_vm = getenv("RAIL_DEVICES") != nullptr;
+      node.check(in_vm || node.library.device(node.rail) == wanted, said);
+      node.close();
+    }
   });
   EXPECT_EQ(run.wait(10), zeros(2));
 }

@@ -79,13 +79,23 @@ TEST(Agreement, MembersSurviveTheWay) {
                       .node = "n/1",
                       .version = "0.1.0",
                       .torch = "2.9.1",
+                      .gpu = "0000:3B:00.0",
                       .settings = "A=\"b\" C={}"};
   const Member back = parse_member(serialize(member));
   EXPECT_EQ(back.global_rank, 7);
   EXPECT_EQ(back.node, member.node);
   EXPECT_EQ(back.version, member.version);
   EXPECT_EQ(back.torch, member.torch);
+  EXPECT_EQ(back.gpu, member.gpu);
   EXPECT_EQ(back.settings, member.settings);
+}
+
+// An older Tide says nothing of its GPU; that it is older is what the decision must say.
+TEST(Agreement, OlderMembersAreUnderstood) {
+  const Member back = parse_member(
+      R"({"global_rank": 1, "node": "a", "version": "0.1.0", "torch": "2.9.1", "settings": ""})");
+  EXPECT_EQ(back.version, "0.1.0");
+  EXPECT_EQ(back.gpu, "");
 }
 
 TEST(Agreement, RejectsOtherTexts) {

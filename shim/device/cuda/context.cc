@@ -8,6 +8,16 @@
 
 namespace tide::device::cuda {
 
+std::string pci_address(int ordinal) {
+  const std::string name = "GPU " + std::to_string(ordinal);
+  CUdevice device = 0;
+  char address[32] = "";
+  check(driver().cuDeviceGet(&device, ordinal), "open " + name);
+  check(driver().cuDeviceGetPCIBusId(address, sizeof address, device),
+        "read the PCI address of " + name);
+  return address;
+}
+
 Context::Context(int ordinal) : ordinal_(ordinal) {
   const Driver& cuda = driver();
   int count = 0;

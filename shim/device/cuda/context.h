@@ -5,9 +5,13 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace tide::device::cuda {
+
+// Of GPU `ordinal`, as the driver writes it: "0000:3B:00.0". Throws tide::Error.
+std::string pci_address(int ordinal);
 
 // The context that the job's CUDA runtime uses too. Kept until the last owner is gone.
 class Context {

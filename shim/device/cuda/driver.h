@@ -17,6 +17,7 @@ namespace tide::device::cuda {
   X(cuDeviceGet)                    \
   X(cuDeviceGetAttribute)           \
   X(cuDeviceGetCount)               \
+  X(cuDeviceGetPCIBusId)            \
   X(cuDevicePrimaryCtxRelease)      \
   X(cuDevicePrimaryCtxRetain)       \
   X(cuEventCreate)                  \
