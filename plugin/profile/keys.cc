@@ -207,7 +207,7 @@ constexpr Key kKeys[] = {
      .variable = "TIDE_RAIL_DEVICES",
      .fallback = "NCCL_IB_HCA",
      .meaning = "NICs to choose from, by prefix: mlx5_0,mlx5_1:1; ^ in front excludes, = wants the "
-                "whole name; empty: the one nearest to the GPU"},
+                "whole name; empty: all; a rank takes the one nearest to its GPU"},
     {.name = "rail.interface",
      .type = Type::kList,
      .variable = "TIDE_RAIL_INTERFACE",
@@ -378,7 +378,9 @@ constexpr Key kKeys[] = {
      .minimum = kMillisecond,
      .maximum = kDay,
      .variable = "TIDE_TIMEOUT",
-     .meaning = "how long a collective waits for its peers before it fails"},
+     .meaning =
+         "how long a collective that Tide moves itself (tier layout) waits for its peers before "
+         "it fails; c10d moves those of the other tiers, within the process group's timeout"},
     {.name = "shim.join_timeout",
      .type = Type::kDuration,
      .standard = "1min",
