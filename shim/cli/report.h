@@ -17,12 +17,23 @@ struct Collectives {
   double copy_bytes = 0, copy_bytes_avoided = 0;
 };
 
+// The shapes of a group's collectives that go one way for one reason.
+struct Way {
+  std::string tier;
+  std::string reason;  // why not by layout
+  int64_t shapes = 0;
+  int64_t calls = 0;
+
+  bool operator==(const Way&) const = default;
+};
+
 struct GroupReport {
   int64_t index = 0;
   std::string name;  // may be empty: the root
   int64_t parameters = 0;
-  int64_t bytes = 0;  // gathered
-  std::string tier, reason, reduce_tier, reduce_reason;
+  int64_t bytes = 0;                                     // gathered
+  std::string tier, reason, reduce_tier, reduce_reason;  // the lowest of its shapes
+  std::vector<Way> gathers, reductions;                  // all of them, the best first
   Collectives counters;
   int64_t ranks = 1;  // that have this group, where several reports are summed up
 };
@@ -57,7 +68,8 @@ struct RankReport {
 // Throws tide::Error naming the file, where in it, and the remedy.
 RankReport read_rank_report(const std::string& file);
 
-// How many of the groups, and how many gathered bytes, have a tier or a reason.
+// How many of the groups, and how many gathered bytes, have a tier or a reason. A group that goes
+// several ways counts in each, with its bytes divided by calls.
 struct TierShare {
   std::string collective;  // "all_gather", "reduce_scatter"
   std::string tier;
@@ -121,6 +133,9 @@ std::string report_html(const JobReport& job);
 
 // Seconds of a step outside of collectives: its own work, not waiting for others.
 double outside(const ObservedReport& seen);
+
+// "layout", "40 layout + 2 stock": calls of each tier, where there are several.
+std::string tiers_of(const std::vector<Way>& ways);
 
 // "0-3, 7"
 std::string rank_list(const std::vector<int64_t>& ranks);

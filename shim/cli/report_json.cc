@@ -15,6 +15,14 @@ ordered_json to_json(const Collectives& c) {
       {"copy_bytes", c.copy_bytes},           {"copy_bytes_avoided", c.copy_bytes_avoided}};
 }
 
+ordered_json to_json(const Way& way) {
+  return {{"tier", way.tier}, {"reason", way.reason}, {"shapes", way.shapes}, {"calls", way.calls}};
+}
+
+// Behind all that it lists.
+template <typename Range>
+ordered_json list(const Range& range);
+
 ordered_json to_json(const GroupReport& group) {
   ordered_json object = {{"index", group.index},
                          {"name", group.name},
@@ -24,7 +32,9 @@ ordered_json to_json(const GroupReport& group) {
                          {"tier", group.tier},
                          {"reason", group.reason},
                          {"reduce_scatter_tier", group.reduce_tier},
-                         {"reduce_scatter_reason", group.reduce_reason}};
+                         {"reduce_scatter_reason", group.reduce_reason},
+                         {"all_gather_tiers", list(group.gathers)},
+                         {"reduce_scatter_tiers", list(group.reductions)}};
   object.update(to_json(group.counters));
   return object;
 }

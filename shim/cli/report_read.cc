@@ -59,7 +59,39 @@ class Reader {
             .copy_bytes_avoided = double(count(at, path, "copy_bytes_avoided"))};
   }
 
+  // Older files name the tier of one shape only.
+  std::vector<Way> ways(const json& at, const std::string& path, const char* key,
+                        const Way& only) const {
+    if (!at.contains(key)) return {only};
+    const json& list = at[key];
+    if (!list.is_array() || list.empty()) fail("'" + path + key + "' is not a list of tiers");
+    std::vector<Way> result;
+    for (const json& way : list) {
+      const std::string of = path + key + "[" + std::to_string(result.size()) + "].";
+      result.push_back({.tier = text(way, of, "tier"),
+                        .reason = text(way, of, "reason"),
+                        .shapes = count(way, of, "shapes"),
+                        .calls = count(way, of, "calls")});
+    }
+    return result;
+  }
+
   GroupReport group(const json& at, const std::string& path) const {
+    GroupReport result = group_head(at, path);
+    result.gathers = ways(at, path, "all_gather_tiers",
+                          {.tier = result.tier,
+                           .reason = result.reason,
+                           .shapes = 1,
+                           .calls = result.counters.all_gathers});
+    result.reductions = ways(at, path, "reduce_scatter_tiers",
+                             {.tier = result.reduce_tier,
+                              .reason = result.reduce_reason,
+                              .shapes = 1,
+                              .calls = result.counters.reduce_scatters});
+    return result;
+  }
+
+  GroupReport group_head(const json& at, const std::string& path) const {
     return {.index = count(at, path, "index"),
             .name = text(at, path, "name"),
             .parameters = count(at, path, "parameters"),
@@ -68,6 +100,8 @@ class Reader {
             .reason = text(at, path, "reason"),
             .reduce_tier = text(at, path, "reduce_scatter_tier"),
             .reduce_reason = text(at, path, "reduce_scatter_reason"),
+            .gathers = {},
+            .reductions = {},
             .counters = collectives(at, path)};
   }
 

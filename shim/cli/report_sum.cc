@@ -1,5 +1,6 @@
 // Sums the reports of all ranks up, and says where they do not belong together.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -19,6 +20,21 @@ void add(Collectives* sum, const Collectives& part) {
 }
 
 std::string title(const GroupReport& group) { return group.name.empty() ? "(root)" : group.name; }
+
+// Ranks decide alike, so they differ in calls only where one ended early.
+void add(std::vector<Way>* ways, const std::vector<Way>& more) {
+  for (const Way& way : more) {
+    const auto same = std::find_if(ways->begin(), ways->end(), [&](const Way& known) {
+      return known.tier == way.tier && known.reason == way.reason;
+    });
+    if (same == ways->end()) {
+      ways->push_back(way);
+      continue;
+    }
+    same->calls += way.calls;
+    same->shapes = std::max(same->shapes, way.shapes);
+  }
+}
 
 // "1.2 (ranks 0-2), 1.3 (rank 3)"
 std::string who_has_what(const std::vector<RankReport>& ranks, std::string RankReport::*what) {
@@ -93,6 +109,8 @@ void merge_groups(JobReport* job) {
                                 group.reduce_tier + ") than before it (" + same->tier + ", " +
                                 same->reduce_tier + "): report this, ranks must decide alike");
       }
+      add(&same->gathers, group.gathers);
+      add(&same->reductions, group.reductions);
       add(&same->counters, group.counters);
       ++same->ranks;
     }
@@ -110,19 +128,35 @@ void count_tier(std::vector<TierShare>* shares, const TierShare& of, int64_t byt
   same->bytes += bytes;
 }
 
+// One group's part in `tiers` and `reasons`.
+void count_ways(JobReport* job, const char* collective, const std::vector<Way>& ways,
+                int64_t bytes) {
+  int64_t calls = 0;
+  for (const Way& way : ways) calls += way.calls;
+  std::map<std::string, int64_t> tiers;  // bytes
+  int64_t left = bytes;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const Way& way = ways[i];
+    const double part = calls > 0 ? double(way.calls) / double(calls) : 0;
+    const int64_t share = i + 1 == ways.size() ? left : int64_t(double(bytes) * part);
+    left -= share;
+    if (!way.reason.empty()) {
+      count_tier(&job->reasons, {.collective = collective, .tier = way.tier, .reason = way.reason},
+                 share);
+    }
+    tiers[way.tier] += share;
+  }
+  for (const auto& [tier, part] : tiers) {
+    count_tier(&job->tiers, {.collective = collective, .tier = tier, .reason = {}}, part);
+  }
+}
+
 void count_tiers(JobReport* job) {
   int64_t all = 0;
   for (const GroupReport& group : job->groups) {
     all += group.bytes;
-    for (const auto& [collective, tier, reason] :
-         {std::tuple("all_gather", group.tier, group.reason),
-          std::tuple("reduce_scatter", group.reduce_tier, group.reduce_reason)}) {
-      count_tier(&job->tiers, {.collective = collective, .tier = tier, .reason = {}}, group.bytes);
-      if (!reason.empty()) {
-        count_tier(&job->reasons, {.collective = collective, .tier = tier, .reason = reason},
-                   group.bytes);
-      }
-    }
+    count_ways(job, "all_gather", group.gathers, group.bytes);
+    count_ways(job, "reduce_scatter", group.reductions, group.bytes);
   }
   for (auto* shares : {&job->tiers, &job->reasons}) {
     for (TierShare& share : *shares) share.share = all > 0 ? double(share.bytes) / double(all) : 0;
@@ -206,6 +240,25 @@ double outside(const ObservedReport& seen) {
 double JobReport::avoided_share() const {
   const double all = totals.copy_bytes + totals.copy_bytes_avoided;
   return all > 0 ? totals.copy_bytes_avoided / all : 0;
+}
+
+std::string tiers_of(const std::vector<Way>& ways) {
+  std::vector<std::pair<std::string, int64_t>> calls;
+  for (const Way& way : ways) {
+    const auto same = std::find_if(calls.begin(), calls.end(),
+                                   [&](auto& tier) { return tier.first == way.tier; });
+    if (same == calls.end()) {
+      calls.emplace_back(way.tier, way.calls);
+    } else {
+      same->second += way.calls;
+    }
+  }
+  if (calls.size() == 1) return calls[0].first;
+  std::string text;
+  for (const auto& [tier, count] : calls) {
+    text += (text.empty() ? "" : " + ") + std::to_string(count) + " " + tier;
+  }
+  return text;
 }
 
 std::string rank_list(const std::vector<int64_t>& ranks) {

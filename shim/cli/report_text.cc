@@ -80,8 +80,8 @@ void write_groups(const JobReport& job, std::ostream& out) {
   const size_t shown = std::min(kMostGroups, job.groups.size());
   for (size_t i = 0; i < shown; ++i) {
     const GroupReport& group = job.groups[i];
-    rows.push_back({group.name.empty() ? "(root)" : group.name, group.tier, group.reduce_tier,
-                    grouped(group.ranks), grouped(group.parameters),
+    rows.push_back({group.name.empty() ? "(root)" : group.name, tiers_of(group.gathers),
+                    tiers_of(group.reductions), grouped(group.ranks), grouped(group.parameters),
                     binary_size(double(group.bytes)), binary_size(group.counters.copy_bytes),
                     binary_size(group.counters.copy_bytes_avoided)});
   }

@@ -29,8 +29,7 @@ Gather::Gather(std::shared_ptr<Group> group, std::shared_ptr<GatherPlan> plan,
       inputs_(std::move(inputs)),
       rank_(rank),
       sequence_(sequence) {
-  if (group_->tier == collective::name(collective::Tier::kCoalesced))
-    tier_ = collective::Tier::kCoalesced;
+  if (plan_->tier == collective::Tier::kCoalesced) tier_ = collective::Tier::kCoalesced;
   // A shard that is not contiguous here is put in order by this rank alone: going stock would need
   // all ranks to agree.
   for (at::Tensor& input : inputs_) input = input.contiguous();

@@ -13,10 +13,8 @@ namespace {
 constexpr size_t kCopyInArguments = 5;
 constexpr int kMaxTrainable = 256;  // parameters of a group; more go stock
 
-void refuse(Group& group, GatherPlan& plan, const std::string& why) {
+void refuse(const Group& group, GatherPlan& plan, const std::string& why) {
   plan.refuse(why);
-  group.tier = name(collective::Tier::kStock);
-  group.reason = why;
   log_once(LogLevel::kInfo, group.label + ": all-gather stays stock: " + why);
 }
 
@@ -171,9 +169,9 @@ void all_gather_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
       refuse(*recording->group, *recording->gather, communicator->decision.reason);
     } else {
       const collective::Tier tier = tier_of(*communicator);
-      recording->group->tier = name(tier);
-      recording->group->reason = tier == communicator->decision.tier ? communicator->decision.reason
-                                                                     : "TIDE_ALL_GATHER=coalesced";
+      recording->gather->take(tier, tier == communicator->decision.tier
+                                        ? communicator->decision.reason
+                                        : "TIDE_ALL_GATHER=coalesced");
     }
   }
   recording->communicated = true;
@@ -195,6 +193,7 @@ void all_gather_copy_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     const bool exchangeable = gather->started() && Gather::fits(*gather->plan(), outs);
     {
       const std::lock_guard lock(groups().mutex);
+      gather->plan()->calls += 1;
       group.counters.all_gathers += 1;
       group.counters.all_gathers_stock += !gather->started();
       (exchangeable ? group.counters.copy_bytes_avoided : group.counters.copy_bytes) += bytes;
@@ -218,6 +217,7 @@ void all_gather_copy_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     const std::lock_guard lock(groups().mutex);
     Group& group = *recording->group;
     GatherPlan& plan = *recording->gather;
+    plan.calls += 1;
     group.counters.all_gathers += 1;
     group.counters.all_gathers_stock += 1;
     group.counters.copy_bytes += plan.layout.shard * plan.layout.world;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "shim/collective/agreement.h"
 #include "shim/device/device.h"
 #include "shim/layout/parameter_major.h"
 #include "shim/torch/python.h"
@@ -26,9 +27,16 @@ enum class PlanState {
 // set of parameters that had gradients.
 struct Plan {
   PlanState state = PlanState::kRecording;
+  // Once it is judged: the way its collectives go, and why not by layout.
+  collective::Tier tier = collective::Tier::kStock;
   std::string reason;
+  uint64_t calls = 0;  // collectives that ended, stock included
   void refuse(const std::string& why) {
     state = PlanState::kStock;
+    take(collective::Tier::kStock, why);
+  }
+  void take(collective::Tier way, const std::string& why) {
+    tier = way;
     reason = why;
   }
 };
@@ -78,10 +86,6 @@ struct Group {
   GroupFacts facts;
   std::string label;   // "layers.3 (group 4)"
   uint64_t bytes = 0;  // of its gathered parameters
-  std::string tier = "stock";
-  std::string reason = "no all-gather of this group was complete";
-  std::string reduce_tier = "stock";
-  std::string reduce_reason = "no reduce-scatter of this group was complete";
   Counters counters;
   // Collectives that Tide prepared so far: the number of the last one.
   uint64_t gather_sequence = 0;

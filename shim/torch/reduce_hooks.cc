@@ -17,10 +17,8 @@ namespace {
 constexpr size_t kPackArguments = 4;
 constexpr size_t kMaxGradients = 256;  // of a group; more go stock
 
-void refuse(Group& group, ReducePlan& plan, const std::string& why) {
+void refuse(const Group& group, ReducePlan& plan, const std::string& why) {
   plan.refuse(why);
-  group.reduce_tier = name(collective::Tier::kStock);
-  group.reduce_reason = why;
   log_once(LogLevel::kInfo, group.label + ": reduce-scatter stays stock: " + why);
 }
 
@@ -191,6 +189,7 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
                       static_cast<uint64_t>(output.numel()) == pack->plan()->layout.out;
     {
       const std::lock_guard lock(groups().mutex);
+      pack->plan()->calls += 1;
       pack->group()->counters.reduce_scatters += 1;
       pack->group()->counters.reduce_scatters_stock += !fits;
     }
@@ -218,6 +217,7 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   bool activated = false;
   {
     const std::lock_guard lock(groups().mutex);
+    plan.calls += 1;
     recording->group->counters.reduce_scatters += 1;
     recording->group->counters.reduce_scatters_stock += 1;
     if (communicator) {
@@ -227,9 +227,8 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
         refuse(*recording->group, plan, "the reduction is not SUM, AVG or PREMUL_SUM");
       } else {
         plan.state = PlanState::kActive;
-        activated = true;
-        recording->group->reduce_tier = name(collective::Tier::kLayout);
-        recording->group->reduce_reason.clear();
+          activated = true;
+        plan.take(collective::Tier::kLayout, "");
       }
     }
   }

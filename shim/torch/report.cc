@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -38,16 +39,62 @@ nlohmann::json counters_json(const Counters& c) {
           {"gradient_copy_bytes", c.gradient_copy_bytes}};
 }
 
+// The shapes of a group's collectives that go one way for one reason.
+struct Way {
+  collective::Tier tier = collective::Tier::kStock;
+  std::string reason;
+  uint64_t shapes = 0;
+  uint64_t calls = 0;
+};
+
+// From the best tier to the lowest; never empty. `none`: the reason where no shape was judged.
+template <typename P>
+std::vector<Way> ways_of(const std::vector<std::shared_ptr<P>>& plans, const char* none) {
+  std::vector<Way> ways;
+  for (const auto& plan : plans) {
+    if (plan->calls == 0 && plan->state != PlanState::kStock) continue;  // seen, never complete
+    auto way = std::ranges::find_if(ways, [&](const Way& known) {
+      return known.tier == plan->tier && known.reason == plan->reason;
+    });
+    if (way == ways.end()) way = ways.insert(way, {.tier = plan->tier, .reason = plan->reason});
+    way->shapes += 1;
+    way->calls += plan->calls;
+  }
+  if (ways.empty()) ways.push_back({.reason = none});
+  std::ranges::stable_sort(ways, {}, &Way::tier);
+  return ways;
+}
+
+std::vector<Way> gathers_of(const Group& group) {
+  return ways_of(group.gathers, "no all-gather of this group was complete");
+}
+
+nlohmann::json ways_json(const std::vector<Way>& ways) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Way& way : ways) {
+    list.push_back({{"tier", name(way.tier)},
+                    {"reason", way.reason},
+                    {"shapes", way.shapes},
+                    {"calls", way.calls}});
+  }
+  return list;
+}
+
 nlohmann::json group_json(const Group& group) {
+  const std::vector<Way> gathers = gathers_of(group);
+  const std::vector<Way> reductions =
+      ways_of(group.reduces, "no reduce-scatter of this group was complete");
   nlohmann::json json = counters_json(group.counters);
   json.update({{"index", group.index},
                {"name", group.facts.name},
                {"parameters", group.facts.parameters},
                {"bytes", group.bytes},
-               {"tier", group.tier},
-               {"reason", group.reason},
-               {"reduce_scatter_tier", group.reduce_tier},
-               {"reduce_scatter_reason", group.reduce_reason}});
+               {"tier", name(gathers.back().tier)},
+               {"reason", gathers.back().reason},
+               {"reduce_scatter_tier", name(reductions.back().tier)},
+               {"reduce_scatter_reason", reductions.back().reason},
+               {"all_gather_tiers", ways_json(gathers)},
+               {"reduce_scatter_tiers", ways_json(reductions)}});
   return json;
 }
 
@@ -120,7 +167,7 @@ void at_exit() {
     if (!entry) continue;
     const Group& group = *entry;
     list.push_back(group_json(group));
-    by_layout += group.tier == "layout";
+    by_layout += gathers_of(group).back().tier == collective::Tier::kLayout;
     totals.all_gathers += group.counters.all_gathers;
     totals.all_gathers_stock += group.counters.all_gathers_stock;
     totals.reduce_scatters += group.counters.reduce_scatters;

@@ -3,6 +3,7 @@
 worlds         world sizes it runs at
 least          fewest ranks with which it shows what it is to show, where it runs at any world size
 tier           of every group's all-gather: layout, coalesced, stock; None: nothing is communicated
+tiers          of its shapes, from the best to `tier`, where they differ
 reason         words of the reason of a tier other than layout
 reduce         "tide" where Tide adds the gradients: bits must equal the reference's; else "stock"
 reduce_reason  words of the reason of a stock reduce-scatter
@@ -41,6 +42,7 @@ class Case:
     worlds: tuple = (4,)
     least: int = 2
     tier: str | None = "layout"
+    tiers: tuple = ()
     reason: str = ""
     reduce: str = "tide"
     reduce_reason: str = ""
@@ -696,6 +698,13 @@ def custom_reduce_scatter(job):
 @case(worlds=(2,), tier="coalesced", reduce="stock", local_ranks=1)
 def two_nodes(job):
     plain(job)
+
+
+# Forward gathers over both nodes, backward inside of each.
+@case(worlds=(4,), least=4, tier="coalesced", tiers=("layout", "coalesced"), reduce="stock",
+      local_ranks=2)
+def two_nodes_resharded_to_one(job):
+    resharded_to_two(job)
 
 
 @case(worlds=(4,), least=4, tier="coalesced", reduce="stock", local_ranks=2, fp32=False)

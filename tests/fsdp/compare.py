@@ -67,9 +67,24 @@ def reported(groups_by_rank, expected, reduces):
         if expected["tier"] and not groups:
             return f"rank {rank}: no group in the report"
         for group in groups:
-            problem = gathered(group, expected) or reduced(group, expected, reduces)
+            problem = listed(group, expected) or gathered(group, expected) \
+                or reduced(group, expected, reduces)
             if problem:
                 return f"rank {rank}, group {group['index']} '{group['name']}': {problem}"
+    return ""
+
+
+def listed(group, expected):
+    """The tiers of a group's shapes against the group's own, and the calls that they add up to."""
+    for what, tier in (("all_gather", "tier"), ("reduce_scatter", "reduce_scatter_tier")):
+        ways = group[f"{what}_tiers"]
+        if ways[-1]["tier"] != group[tier]:
+            return f"{what}: tier {group[tier]}, but the lowest listed is {ways[-1]['tier']}"
+        if sum(way["calls"] for way in ways) != group[f"{what}s"]:
+            return f"{what}: {group[f'{what}s']} calls, listed are {ways}"
+    tiers = tuple(way["tier"] for way in group["all_gather_tiers"])
+    if expected["tiers"] and tiers != tuple(expected["tiers"]):
+        return f"all-gather: tiers {tiers}, not {expected['tiers']}"
     return ""
 
 

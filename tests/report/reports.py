@@ -14,10 +14,13 @@ def group(index, name, size, steps, tier="layout", reason="", reduce_tier=None, 
     stock = 1 if tier == "layout" else 2 * steps
     reduce_stock = 1 if reduce_tier == "layout" else steps
     copies = 2 * size * stock + 4 * size * reduce_stock
+    way = {"tier": tier, "reason": reason, "shapes": 1, "calls": 2 * steps}
+    reduce_way = {"tier": reduce_tier, "reason": reduce_reason, "shapes": 1, "calls": steps}
     return {
         "index": index, "name": name, "parameters": 9, "bytes": size, "tier": tier,
         "reason": reason, "reduce_scatter_tier": reduce_tier,
-        "reduce_scatter_reason": reduce_reason, "all_gathers": 2 * steps,
+        "reduce_scatter_reason": reduce_reason, "all_gather_tiers": [way],
+        "reduce_scatter_tiers": [reduce_way], "all_gathers": 2 * steps,
         "all_gathers_stock": stock, "reduce_scatters": steps,
         "reduce_scatters_stock": reduce_stock, "copy_bytes": copies,
         "copy_bytes_avoided": 2 * size * 2 * steps + 4 * size * steps - copies,
@@ -78,6 +81,21 @@ def mixed(rank, world, steps=20):
     groups[4] = group(4, "layers.3", 64 << 20, steps, reduce_tier="stock",
                       reduce_reason="reduce dtype torch.float16")
     return report(rank, world, groups, pushed=(900 << 20) + (rank == 1) * (90 << 20))
+
+
+def several_ways(rank, world, steps=20):
+    """One group of which the forward's all-gathers go by layout and the backward's do not, and one
+    of whose reduce-scatters has shapes that are refused for two reasons."""
+    groups = layers(3, steps)
+    groups[1].update(tier="coalesced", reason="nodes of different size", all_gather_tiers=[
+        {"tier": "layout", "reason": "", "shapes": 1, "calls": steps},
+        {"tier": "coalesced", "reason": "nodes of different size", "shapes": 1, "calls": steps}])
+    groups[2].update(reduce_scatter_tier="stock", reduce_scatter_reason="300 gradients, more than 256",
+                     reduce_scatter_tiers=[
+        {"tier": "layout", "reason": "", "shapes": 2, "calls": steps - 5},
+        {"tier": "stock", "reason": "300 gradients, more than 256", "shapes": 3, "calls": 3},
+        {"tier": "stock", "reason": "gradients are Double", "shapes": 1, "calls": 2}])
+    return report(rank, world, groups, pushed=900 << 20)
 
 
 def write(folder, reports):

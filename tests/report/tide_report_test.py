@@ -71,6 +71,9 @@ class Tables(Case):
     def test_mixed_tiers(self):
         self.golden("mixed", reports.mixed, 4)
 
+    def test_several_ways(self):
+        self.golden("several_ways", reports.several_ways, 4)
+
     def test_observed(self):
         self.golden("observed", reports.observed, 8)
 
@@ -123,6 +126,38 @@ class Json(Case):
         self.assertEqual(got["bytes_pushed"]["rank"], 1)
         self.assertAlmostEqual(got["bytes_pushed"]["imbalance"], 990 / 922.5 - 1)
         self.assertIsNone(got["estimate"])
+
+    def test_groups_that_go_several_ways(self):
+        got = self.read(*self.write(reports.several_ways, 4))
+        size = 64 << 20
+        self.assertEqual(got["groups"][1]["all_gather_tiers"], [
+            {"tier": "layout", "reason": "", "shapes": 1, "calls": 80},
+            {"tier": "coalesced", "reason": "nodes of different size", "shapes": 1, "calls": 80}])
+        self.assertEqual(got["groups"][1]["tier"], "coalesced")
+        shapes = [(way["tier"], way["shapes"], way["calls"])
+                  for way in got["groups"][2]["reduce_scatter_tiers"]]
+        self.assertEqual(shapes, [("layout", 2, 60), ("stock", 3, 12), ("stock", 1, 8)])
+        # Bytes are divided by calls, and none is lost.
+        tiers = {(tier["collective"], tier["tier"]): (tier["groups"], tier["bytes"])
+                 for tier in got["tiers"]}
+        whole = size // 4 + 2 * size
+        self.assertEqual(tiers["all_gather", "layout"], (3, whole - size // 2))
+        self.assertEqual(tiers["all_gather", "coalesced"], (1, size // 2))
+        self.assertEqual(tiers["reduce_scatter", "layout"][1] + tiers["reduce_scatter", "stock"][1], whole)
+        self.assertAlmostEqual(tiers["reduce_scatter", "stock"][1], size * 20 / 80, delta=2)
+        reasons = {reason["reason"]: reason["bytes"] for reason in got["reasons"]}
+        self.assertAlmostEqual(reasons["300 gradients, more than 256"], size * 12 / 80, delta=2)
+
+    def test_files_of_before(self):
+        """Those that name the tier of a group's last shape only."""
+        paths = self.write(reports.mixed, 2)
+        groups = reports.mixed(0, 2)["groups"]
+        for group in groups:
+            del group["all_gather_tiers"], group["reduce_scatter_tiers"]
+        whole = self.read(*paths)
+        for path in paths:
+            self.change(path, groups=groups)
+        self.assertEqual(self.read(*paths), whole)
 
     def test_totals_are_sums(self):
         got = self.read(*self.write(reports.mixed, 4))
@@ -217,6 +252,10 @@ class Errors(Case):
             (whole.replace('"groups": [', '"groups": 3, "x": ['), r"report-0.json: 'groups' is not a list" + remedy),
             (whole.replace('"tier": "stock"', '"tier": null', 1),
              r"report-0.json: 'groups\[0\].tier' is null, not a text" + remedy),
+            (whole.replace('"all_gather_tiers": [', '"all_gather_tiers": [], "x": [', 1),
+             r"report-0.json: 'groups\[0\].all_gather_tiers' is not a list of tiers" + remedy),
+            (whole.replace('"shapes": 1', '"shapes": "1"', 1),
+             r"report-0.json: 'groups\[0\].all_gather_tiers\[0\].shapes' is \"1\", not a count" + remedy),
             (whole.replace('"bytes_pushed"', '"bytes"'), r"report-0.json: there is no 'totals.bytes_pushed'" + remedy),
             (whole.replace('"step_seconds": 0.4', '"step_seconds": null'),
              r"report-0.json: 'observed.step_seconds' is null, not a number from 0" + remedy),
@@ -330,6 +369,11 @@ class Page(Case):
         self.assertIn("52.9 %", shown)
         # A name with markup is shown as it is written.
         self.assertIn("layers.2 &lt;b&gt;&amp;amp;&lt;/b&gt;", shown)
+
+    def test_opens_with_groups_that_go_several_ways(self):
+        _, shown = self.in_browser(self.page(reports.several_ways, 4))
+        self.assertIn("<td class=\"left\">80 layout + 80 coalesced</td>", shown)
+        self.assertIn("<td class=\"left\">60 layout + 20 stock</td>", shown)
 
     def test_shows_warnings(self):
         path = self.folder / "page.html"
