@@ -117,7 +117,8 @@ typedef struct {
 /* Begins the next exchange and lets the other nodes write into `landing` (NULL: this end receives
  * nothing) until it is done. `what` names it in errors: "all-gather of layers.3". timeout_ms: how
  * long it may go without progress, 0: the rail's. Returns at once, unless 32 exchanges are open:
- * then it waits for the oldest. *exchange: 1, 2, 3, ... */
+ * then it waits for the oldest. PEER when another node has ended without tide_rail_close since the
+ * exchanges before were done: that alone fails nothing. *exchange: 1, 2, 3, ... */
 tide_rail_result tide_rail_begin(tide_rail* rail, const tide_rail_memory* landing, const char* what,
                                  int32_t timeout_ms, uint64_t* exchange);
 

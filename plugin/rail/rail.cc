@@ -436,6 +436,15 @@ tide_rail_result Rail::begin(const tide_rail_memory* landing, const char* what, 
   const auto result =
       block(hold, timeout_ns, "one of 32 open exchanges to end", [&] { return !exchange.open; });
   if (result != TIDE_RAIL_OK) return result;
+  for (int node = 0; node < options_.nodes; ++node) {
+    if (!is_peer(node) || peer(node).lost.empty()) continue;
+    fail(TIDE_RAIL_PEER, node,
+         options_.name(node) + " went away before exchange " + std::to_string(next_exchange_) +
+             (what != nullptr ? " (" + std::string(what) + ")" : "") + " began (" +
+             peer(node).lost + ")",
+         "its process or machine died; see its log");
+    return result_;
+  }
   const uint64_t now = now_ns();
   const auto begun = rounds_->begin(timeout_ns, now);
   if (!begun || *begun != next_exchange_) {

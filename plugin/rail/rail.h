@@ -97,6 +97,7 @@ struct Peer {
   std::string trouble;   // the last one; for messages
   bool leaving = false;  // it said bye
   uint64_t left_at = 0;  // its oldest open exchange then
+  std::string lost;      // where and why its stream closed between exchanges, without a bye
 
   ControlMemory memory;
   std::vector<Control> outbox;  // a ring: first_out, out_count
@@ -293,6 +294,7 @@ class Rail : public Client {
   void connect_link(int node, uint64_t now);
   void came_up(int node, uint64_t now);
   void read_stream(int node, uint64_t now);
+  void lose(int node);
   void on_frame(int node, const net::Frame& frame, uint64_t now);
   void on_down(int node, uint64_t generation, uint64_t now);
   void on_bye(int node, uint64_t oldest, uint64_t now);

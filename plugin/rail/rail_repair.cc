@@ -201,10 +201,22 @@ void Rail::read_stream(int node, uint64_t now) {
   for (uint64_t number = oldest_exchange_; number < next_exchange_ && where.empty(); ++number) {
     if (find(number) != nullptr) where = " in " + place(number, open_round(number, node));
   }
-  fail(TIDE_RAIL_PEER, node,
-       options_.name(node) + " went away" + where + " (" + other.hello.host + ", pid " +
-           std::to_string(other.hello.process) + ": " + other.stream.reason() + ")",
+  other.lost = other.hello.host + ", pid " + std::to_string(other.hello.process) + ": " +
+               other.stream.reason();
+  if (where.empty()) return lose(node);
+  fail(TIDE_RAIL_PEER, node, options_.name(node) + " went away" + where + " (" + other.lost + ")",
        "its process or machine died; see its log");
+}
+
+// Between exchanges a process may end without a bye, by os._exit or a signal when the job is done.
+// It is an error for those who begin another exchange.
+void Rail::lose(int node) {
+  Peer& other = peer(node);
+  log(LogLevel::kInfo,
+      self() + ": " + options_.name(node) + " went away between exchanges (" + other.lost + ")");
+  if (other.state != LinkState::kUp && other.state != LinkState::kGone) --troubled_;
+  other.link.reset();
+  other.state = LinkState::kGone;
 }
 
 void Rail::on_frame(int node, const net::Frame& frame, uint64_t now) {

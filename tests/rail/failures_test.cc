@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -224,6 +225,58 @@ void die_before_child(bool exec) {
 }
 TEST(Deaths, ForkedChildLivesOn) { die_before_child(false); }
 TEST(Deaths, ProgramOfAChildLivesOn) { die_before_child(true); }
+
+// A job that is done may end by os._exit or a signal: that is no error for nodes which want nothing
+// more of it.
+void end_between_exchanges(bool by_signal) {
+  Cluster cluster;
+  cluster.nodes = in_vm ? 2 : 3;
+  static std::mutex mutex;  // of what the progress thread said, by level
+  static std::string lines[4];
+  cluster.change = [](Node&, tide_rail_options& options) {
+    options.log = [](void*, int level, const char* line) {
+      const std::lock_guard lock(mutex);
+      lines[level] += line;
+    };
+  };
+  const auto said = [](int level) {
+    const std::lock_guard lock(mutex);
+    return lines[level];
+  };
+  Processes run(cluster, [by_signal, said](Node& node) {
+    node.connect();
+    Ring ring(node, 1000, 2);
+    for (int i = 0; i < 3; ++i) node.must(ring.turn(), "turn");
+    node.barrier();
+    if (node.number == 1) {
+      if (by_signal) raise(SIGKILL);
+      _exit(0);
+    }
+    const uint64_t start = now_ns();
+    while (said(2).find("node 1 went away between exchanges") == std::string::npos) {
+      node.check(now_ns() - start < 5 * kSecond, "nobody noticed: " + said(2));
+      usleep(1000);
+    }
+    usleep(200'000);
+    node.check(node.error().empty(), "an error: " + node.error());
+    node.check(said(0).empty() && said(1).empty(), "it said " + said(0) + said(1));
+    // Who has what it waited for may go; the other one wants more.
+    node.board.words[0].fetch_add(1);
+    while (node.board.words[0].load() + 1 < static_cast<uint64_t>(node.cluster.nodes)) usleep(100);
+    if (node.number == 2) return;  // closes
+    uint64_t exchange = 0;
+    node.check(ring.begin(0, &exchange) == TIDE_RAIL_PEER, "the exchange began");
+    node.check(now_ns() - start < 6 * kSecond, "it took too long");
+    node.leave_error();
+  });
+  std::vector<int> wanted = zeros(cluster.nodes);
+  wanted[1] = by_signal ? -SIGKILL : 0;
+  EXPECT_EQ(run.wait(30), wanted);
+  EXPECT_TRUE(names(run.board().errors[0], {"rail 0 (", "node 1 went away before exchange 4 (ring)",
+                                            "pid", "closed by the peer"}));
+}
+TEST(Deaths, KilledBetweenExchanges) { end_between_exchanges(true); }
+TEST(Deaths, ExitBetweenExchanges) { end_between_exchanges(false); }
 
 TEST(Deaths, FrozenNode) {
   Cluster cluster;
