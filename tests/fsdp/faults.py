@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import time
 
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
@@ -14,6 +15,7 @@ from cases import Case
 from job import BF16_SUM32, Net
 
 TABLE = {}
+IDLE_IS_OVER = "the others begin another step"
 FAULT_STEP = 4  # late enough for Tide to carry everything
 
 
@@ -78,6 +80,18 @@ def killed_before_backward(job):  # nothing is gathered in backward: they wait i
             die()
         loss.backward()
         job.step(optimizer, loss)
+
+
+@case
+def ended_between_steps(job):  # as a job that is done; then the others want another step of it
+    model = job.shard(Net())
+    optimizer = job.train(model)
+    torch.distributed.barrier()
+    if job.rank == 1:
+        os._exit(0)
+    time.sleep(1)
+    print(IDLE_IS_OVER, flush=True)
+    job.train(model, optimizer)
 
 
 @case
