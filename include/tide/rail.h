@@ -64,12 +64,12 @@ typedef struct {
                               the NIC nearest to that of this rail; rails that see the same ones
                               equally near take turns. NULL, or a GPU of this rail that is NULL, ""
                               or unknown to sysfs: the rail-th usable NIC */
-  const char* interface; /* of the set-up sockets, form of NCCL_SOCKET_IFNAME; NULL or "": as the
-                            net plugin's settings say (TIDE_NET_INTERFACE), by rule else */
-  int32_t pacing;        /* a tide_rail_pacing; equal on all nodes */
-  uint64_t head_bytes;   /* sum of the heads of one transfer; equal on all nodes */
-  int32_t queue_pairs;   /* to each node, 1 to 16; equal on all nodes */
-  int32_t traffic_class; /* of data, -1: 0 */
+  const char* interface;   /* of the set-up sockets, form of NCCL_SOCKET_IFNAME; NULL or "": as the
+                              net plugin's settings say (TIDE_NET_INTERFACE), by rule else */
+  int32_t pacing;          /* a tide_rail_pacing; equal on all nodes */
+  uint64_t head_bytes;     /* sum of the heads of one transfer; equal on all nodes */
+  int32_t queue_pairs;     /* to each node, 1 to 16; equal on all nodes */
+  int32_t traffic_class;   /* of data, -1: 0 */
   int32_t control_traffic_class; /* of grants and acknowledgements, -1: as the data */
   int32_t service_level;
   int32_t timeout_ms; /* of connect, and without progress of an exchange that names none */

@@ -10,7 +10,7 @@
 #include <new>
 #include <random>
 
-#include "plugin/rail/choice.h"
+#include "plugin/rail/port.h"
 #include "plugin/rail/set_up.h"
 
 namespace tide::rail {
@@ -38,39 +38,6 @@ net::Settings physical_settings(const Options& options) {
   if (!options.devices.empty()) settings.devices = options.devices;
   if (!options.interface.empty()) settings.interface = options.interface;
   return settings;
-}
-
-struct ChosenPort {
-  net::Port port;
-  std::string reason;  // for the log
-};
-
-ChosenPort choose_port(const Options& options, const net::Settings& settings) {
-  const net::DeviceList list(settings);
-  std::vector<Place> places;
-  for (const net::Port& port : list.ports()) places.push_back(place_at(port.device->pci_path()));
-  if (places.empty()) {
-    throw Failed(
-        TIDE_RAIL_NO_DEVICE,
-        "no usable RDMA device" +
-            (settings.devices.empty() ? std::string() : " among \"" + settings.devices + "\""),
-        "ibv_devinfo shows what there is and whether ports are active");
-  }
-  std::vector<Place> gpus;
-  for (const std::string& gpu : options.gpus) gpus.push_back(place_of(gpu));
-  const Choice choice = choose_nic(places, gpus, options.rail);
-  const std::string own =
-      options.gpus.empty() ? std::string() : options.gpus[static_cast<size_t>(options.rail)];
-  std::string reason = "number " + std::to_string(options.rail) + " of " +
-                       std::to_string(choice.candidates) + " NICs, dealt round";
-  if (!own.empty() && gpus[static_cast<size_t>(options.rail)].path.empty()) {
-    reason += " as sysfs does not show GPU " + own;
-  } else if (!own.empty()) {
-    reason = choice.candidates == 1
-                 ? "nearest to GPU " + own
-                 : "one of " + std::to_string(choice.candidates) + " equally near to GPU " + own;
-  }
-  return {list.ports()[choice.nic], reason};
 }
 
 }  // namespace
