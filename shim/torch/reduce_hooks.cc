@@ -227,7 +227,7 @@ void reduce_scatter_base(const c10::OperatorHandle& op, c10::DispatchKeySet keys
         refuse(*recording->group, plan, "the reduction is not SUM, AVG or PREMUL_SUM");
       } else {
         plan.state = PlanState::kActive;
-          activated = true;
+        activated = true;
         plan.take(collective::Tier::kLayout, "");
       }
     }
