@@ -133,6 +133,11 @@ void Flight::fail(const std::string& what, const Trouble& trouble) {
   fail_locked(what, trouble);
 }
 
+void Flight::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  stop(reason, lookout_.local(reason));
+}
+
 uint64_t Flight::completed() {
   const std::lock_guard lock(mutex_);
   retire();
@@ -193,15 +198,19 @@ void Flight::retire() {
 }
 
 void Flight::fail_locked(const std::string& what, const Trouble& trouble) {
+  stop(what + " failed: " + trouble.reason, trouble);
+}
+
+void Flight::stop(std::string error, const Trouble& trouble) {
   if (!error_.empty()) return;
   reason_ = trouble.reason;
-  error_ = what + " failed: " + reason_;
+  error_ = std::move(error);
   failed_.store(true, std::memory_order_release);
   failed_at_ = Clock::now();
   for (const auto& job : jobs_) {
     if (!job->done) job->error = job->what + " failed: " + reason_;
   }
-  lookout_.tell(trouble.failure);
+  lookout_.tell(trouble);
 }
 
 std::optional<std::pair<std::string, Trouble>> Flight::look() const {

@@ -68,6 +68,8 @@ class Flight {
   std::string error_of(const Job& job);
   // Fails the team: "<what> failed: <reason>". Only the first failure counts.
   void fail(const std::string& what, const Trouble& trouble);
+  // The same with `reason` alone as the team's error: this rank gives up.
+  void abort(const std::string& reason);
   // The team's error, else empty. Looks at what peers report: what streams came to before this call
   // is right when it returns nothing.
   std::string error();
@@ -88,6 +90,7 @@ class Flight {
   bool ended(const Job& job) const;
   void retire();
   void fail_locked(const std::string& what, const Trouble& trouble);
+  void stop(std::string error, const Trouble& trouble);
   std::optional<std::pair<std::string, Trouble>> look() const;
   Trouble lateness(const Job& job) const;
   void release() const;

@@ -44,9 +44,12 @@ std::optional<Trouble> Lookout::reported() const {
         return gone(failure.culprit);
       case FailureKind::kAbsent:
         return absent(failure.culprit, failure.waited);
-      case FailureKind::kLocal:
-        return Trouble{failure, with_pid(peers_[failure.culprit]) +
-                                    " could not go on; its own error says why"};
+      case FailureKind::kLocal: {
+        // Who hears it from another peer reads it there.
+        const std::string why = peers_[rank_].block.from(q).reported_reason();
+        return Trouble{failure, with_pid(peers_[failure.culprit]) + " could not go on: " + why,
+                       why};
+      }
       case FailureKind::kNone:
       case FailureKind::kInvalid:
         return Trouble{{FailureKind::kInvalid, q, {}},
@@ -67,10 +70,11 @@ std::vector<int> Lookout::hung_up() const {
   return result;
 }
 
-void Lookout::tell(const Failure& failure) const {
+void Lookout::tell(const Trouble& trouble) const {
+  const bool own = trouble.failure.kind == FailureKind::kLocal && trouble.failure.culprit == rank_;
   for (int q = 0; q < size(); ++q) {
     if (q == rank_) continue;
-    peers_[q].block.from(rank_).failure.store(failure.encoded(), std::memory_order_release);
+    peers_[q].block.from(rank_).report(trouble.failure, own ? trouble.reason : trouble.relayed);
   }
 }
 

@@ -18,8 +18,9 @@ using host::FailureKind;
 
 // Why a team failed.
 struct Trouble {
-  Failure failure;     // as the peers are told
-  std::string reason;  // "rank 2 (pid 1234) is gone"
+  Failure failure;        // as the peers are told
+  std::string reason;     // "rank 2 (pid 1234) is gone"
+  std::string relayed{};  // what the culprit itself said, to be passed on
 };
 
 class Lookout {
@@ -40,7 +41,7 @@ class Lookout {
   std::optional<Trouble> reported() const;
   // The peers whose process ended or whose team was closed.
   std::vector<int> hung_up() const;
-  void tell(const Failure& failure) const;
+  void tell(const Trouble& trouble) const;
 
  private:
   const int rank_;

@@ -170,9 +170,7 @@ class Core : public std::enable_shared_from_this<Core> {
     used_.erase(found);
   }
 
-  void abort(const std::string& reason) noexcept {
-    flight_.fail(reason, lookout_.local("the rank gave up"));
-  }
+  void abort(const std::string& reason) noexcept { flight_.abort(reason); }
 
   std::shared_ptr<Job> start(Exchange exchange) {
     const Current current(*context_);
