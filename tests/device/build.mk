@@ -1,8 +1,13 @@
 # Tests and benchmark of the host device.
 APT += libgtest-dev
+ifndef SOFTCUDA_TEAM_SOURCES
+include tests/softcuda/softcuda.mk
+endif
 DEVICE_TEST_SOURCES := tests/device/ranks.cc $(HOST_DEVICE_SOURCES)
 DEVICE_TESTS := device_copy device_exchange device_failure device_sum
-$(foreach t,$(DEVICE_TESTS),$(eval $(call unit_test,$(t),$(t:device_%=tests/device/%_test.cc) $(DEVICE_TEST_SOURCES),)))
+$(foreach t,device_copy device_failure device_sum,$(eval $(call unit_test,$(t),$(t:device_%=tests/device/%_test.cc) $(DEVICE_TEST_SOURCES),)))
+$(eval $(call unit_test,device_exchange,tests/device/exchange_test.cc $(DEVICE_TEST_SOURCES) $(SOFTCUDA_TEAM_SOURCES),$(SOFTCUDA_LINK) -ldl))
+$(TESTBIN)/device_exchange: $(SOFTCUDA)
 
 # Tests that `make test` runs in sanitizer builds too.
 SANITIZED_TESTS += $(DEVICE_TESTS)

@@ -15,6 +15,7 @@
 #include "include/tide/error.h"
 #include "shim/device/host/team.h"
 #include "tests/device/ranks.h"
+#include "tests/softcuda/test/team.h"
 
 namespace tide::test {
 namespace {
@@ -147,22 +148,63 @@ struct Scatter {
   std::vector<float> output;
 };
 
-class EveryMode : public testing::TestWithParam<Mode> {
+// Ranks of the host device, and of the CUDA device on software GPUs: processes share one, each
+// thread has its own.
+struct Ranks {
+  Mode mode;
+  bool cuda = false;
+};
+void PrintTo(const Ranks&, std::ostream*) {}  // the name says it
+
+class EveryTeam : public testing::TestWithParam<Ranks> {
  protected:
   void SetUp() override {
-    if (kThreadSanitizer && GetParam() == Mode::kProcesses) {
+    if (kThreadSanitizer && GetParam().mode == Mode::kProcesses) {
       GTEST_SKIP() << "ThreadSanitizer does not follow threads of forked children";
     }
+    if (GetParam().cuda && !have_softcuda()) GTEST_SKIP() << "needs the CUDA toolkit";
+    const bool threads = GetParam().mode == Mode::kThreads;
+    setenv("SOFTCUDA_DEVICES", threads ? "8" : "1", 1);
+    setenv("SOFTCUDA_THREADS", threads ? "1" : "0", 1);
+  }
+  static std::vector<std::string> run_ranks(int size, const RankBody& body) {
+    return test::run_ranks(GetParam().mode, size, body);
+  }
+  static std::unique_ptr<Team> join(int rank, int size, Board& board) {
+    if (!GetParam().cuda) return test::join(rank, size, board);
+    BoardRendezvous rendezvous(board, rank);
+    device::CudaTeamOptions options;
+    options.timeout = std::chrono::milliseconds(20000);
+    options.ordinal = GetParam().mode == Mode::kThreads ? rank : 0;
+    return join_softcuda(rank, size, rendezvous, std::move(options));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ranks, EveryMode, testing::Values(Mode::kProcesses, Mode::kThreads),
-                         [](const auto& info) {
-                           return info.param == Mode::kProcesses ? "Processes" : "Threads";
-                         });
+// What concerns the host device alone.
+class HostModes : public EveryTeam {};
 
-TEST_P(EveryMode, AllGatherOfOddShards) {
+std::string name_of(const testing::TestParamInfo<Ranks>& info) {
+  return std::string(info.param.cuda ? "Cuda" : "") +
+         (info.param.mode == Mode::kProcesses ? "Processes" : "Threads");
+}
+// Processes first: a driver does not work in a child of a process that has used it.
+INSTANTIATE_TEST_SUITE_P(Processes, EveryTeam,
+                         testing::Values(Ranks{Mode::kProcesses}, Ranks{Mode::kProcesses, true}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Threads, EveryTeam,
+                         testing::Values(Ranks{Mode::kThreads}, Ranks{Mode::kThreads, true}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Ranks, HostModes,
+                         testing::Values(Ranks{Mode::kProcesses}, Ranks{Mode::kThreads}), name_of);
+
+// Until what the exchange leaves is there for the CPU.
+void finish(Pending& pending) {
+  pending.wait();
+  synchronize();
+}
+
+TEST_P(EveryTeam, AllGatherOfOddShards) {
   for (int size = 1; size <= 8; ++size) {
-    auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+    auto results = run_ranks(size, [&](int rank, Board& board) -> std::string {
       auto team = join(rank, size, board);
       const std::vector<std::vector<uint64_t>> groups{
           {1}, {3, 255, 0, 256}, {70001, 2, 4097}, {0}, {5, 1 << 18, 77}};
@@ -171,7 +213,7 @@ TEST_P(EveryMode, AllGatherOfOddShards) {
         Slot slot = team->acquire(gather.total);
         if (reinterpret_cast<uintptr_t>(slot.data) % 256 != 0) return "slot not aligned";
         auto pending = team->start(gather.exchange(rank, slot));
-        pending->wait();
+        finish(*pending);
         if (!pending->done() || !pending->error().empty()) return "not done after wait";
         if (auto wrong = gather.check(slot); !wrong.empty()) return wrong;
         team->release(slot);
@@ -184,9 +226,9 @@ TEST_P(EveryMode, AllGatherOfOddShards) {
   }
 }
 
-TEST_P(EveryMode, ReduceScatterOfOddCounts) {
+TEST_P(EveryTeam, ReduceScatterOfOddCounts) {
   for (int size = 1; size <= 8; ++size) {
-    auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+    auto results = run_ranks(size, [&](int rank, Board& board) -> std::string {
       auto team = join(rank, size, board);
       uint64_t round = 0;
       for (uint64_t count : {1, 2, 3, 17, 1023, 1025, 40003}) {
@@ -194,7 +236,7 @@ TEST_P(EveryMode, ReduceScatterOfOddCounts) {
         Slot slot = team->acquire(scatter.landing_bytes(size));
         auto pending = team->start(scatter.exchange(rank, size, slot));
         team->release(slot);  // it stays until the exchange is complete
-        pending->wait();
+        finish(*pending);
         if (auto wrong = scatter.check(rank, size); !wrong.empty()) return wrong;
       }
       return {};
@@ -205,9 +247,9 @@ TEST_P(EveryMode, ReduceScatterOfOddCounts) {
 
 // Runs of more than 1 MiB go past the caches.
 // Places that are no ranks': the sum begins with what `own` holds, or with place 0.
-TEST_P(EveryMode, SumOverPlaces) {
+TEST_P(EveryTeam, SumOverPlaces) {
   constexpr int kPlaces = 3, kCount = 1001;
-  auto results = run_ranks(GetParam(), 2, [](int rank, Board& board) -> std::string {
+  auto results = run_ranks(2, [](int rank, Board& board) -> std::string {
     auto team = join(rank, 2, board);
     std::vector<float> source(kPlaces * kCount), total(kCount, 0.0f);
     for (int i = 0; i < kPlaces * kCount; ++i) source[i] = static_cast<float>(i % 977) + rank;
@@ -230,7 +272,7 @@ TEST_P(EveryMode, SumOverPlaces) {
       exchange.sum.sources = kPlaces;
       exchange.sum.runs = {{.out = 0, .count = kCount, .own = first ? nullptr : total.data()}};
       const device::Slot slot = exchange.landing;
-      team->start(std::move(exchange))->wait();
+      finish(*team->start(std::move(exchange)));
       team->release(slot);
     }
     for (int i = 0; i < kCount; ++i) {
@@ -245,9 +287,9 @@ TEST_P(EveryMode, SumOverPlaces) {
   EXPECT_EQ(results, std::vector<std::string>(2));
 }
 
-TEST_P(EveryMode, LargeRuns) {
+TEST_P(EveryTeam, LargeRuns) {
   const int size = 3;
-  auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+  auto results = run_ranks(size, [&](int rank, Board& board) -> std::string {
     auto team = join(rank, size, board);
     for (uint64_t round = 0; round < 3; ++round) {
       Gather gather({(1 << 20) + 13, 5, (1 << 20) + 1}, rank, size, round);
@@ -256,7 +298,7 @@ TEST_P(EveryMode, LargeRuns) {
       Slot grads = team->acquire(scatter.landing_bytes(size));
       auto gathered = team->start(gather.exchange(rank, weights));
       auto scattered = team->start(scatter.exchange(rank, size, grads));
-      scattered->wait();
+      finish(*scattered);
       if (!gathered->done()) return "exchanges are not complete in their order";
       if (auto wrong = gather.check(weights); !wrong.empty()) return wrong;
       if (auto wrong = scatter.check(rank, size); !wrong.empty()) return wrong;
@@ -268,9 +310,9 @@ TEST_P(EveryMode, LargeRuns) {
   EXPECT_EQ(results, all_good(size));
 }
 
-TEST_P(EveryMode, ManyInFlightWithRandomTiming) {
+TEST_P(EveryTeam, ManyInFlightWithRandomTiming) {
   const int size = 4;
-  auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+  auto results = run_ranks(size, [&](int rank, Board& board) -> std::string {
     auto team = join(rank, size, board);
     Random shape(1), timing(rank + 10);
     uint64_t round = 0;
@@ -301,7 +343,7 @@ TEST_P(EveryMode, ManyInFlightWithRandomTiming) {
       while (!flights.empty()) {
         const uint64_t next = timing.below(flights.size());
         Flight& flight = flights[next];
-        flight.pending->wait();
+        finish(*flight.pending);
         const std::string wrong =
             flight.gather ? flight.gather->check(flight.slot) : flight.scatter->check(rank, size);
         if (!wrong.empty()) return wrong;
@@ -315,9 +357,9 @@ TEST_P(EveryMode, ManyInFlightWithRandomTiming) {
 }
 
 // The second exchange of a slot must not be granted while the first one is being summed.
-TEST_P(EveryMode, OneSlotForQueuedExchanges) {
+TEST_P(EveryTeam, OneSlotForQueuedExchanges) {
   const int size = 3;
-  auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+  auto results = run_ranks(size, [&](int rank, Board& board) -> std::string {
     auto team = join(rank, size, board);
     std::vector<std::unique_ptr<Scatter>> scatters;
     std::vector<std::shared_ptr<Pending>> pendings;
@@ -327,7 +369,7 @@ TEST_P(EveryMode, OneSlotForQueuedExchanges) {
       pendings.push_back(team->start(scatters.back()->exchange(rank, size, slot)));
     }
     for (int round = 0; round < 20; ++round) {
-      pendings[round]->wait();
+      finish(*pendings[round]);
       if (auto wrong = scatters[round]->check(rank, size); !wrong.empty()) return wrong;
     }
     return {};
@@ -335,9 +377,9 @@ TEST_P(EveryMode, OneSlotForQueuedExchanges) {
   EXPECT_EQ(results, all_good(size));
 }
 
-TEST_P(EveryMode, SlotsAreHeldReusedAndOutgrown) {
+TEST_P(HostModes, SlotsAreHeldReusedAndOutgrown) {
   const int size = 2;
-  auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+  auto results = run_ranks(size, [&](int rank, Board& board) -> std::string {
     auto team = join(rank, size, board);
     Slot a = team->acquire(100000), b = team->acquire(100000);
     if (a.data == b.data || a.segment == b.segment) return "one slot given twice";
@@ -367,9 +409,9 @@ TEST_P(EveryMode, SlotsAreHeldReusedAndOutgrown) {
   EXPECT_EQ(results, all_good(size));
 }
 
-TEST_P(EveryMode, FreeSlotsAreLentAndNoneIsMade) {
+TEST_P(HostModes, FreeSlotsAreLentAndNoneIsMade) {
   const int size = 2;
-  auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+  auto results = run_ranks(size, [&](int rank, Board& board) -> std::string {
     auto team = join(rank, size, board);
     if (team->acquire_free(1000)) return "a slot of a team that has none";
     const Slot a = team->acquire(100000);
@@ -394,9 +436,9 @@ TEST_P(EveryMode, FreeSlotsAreLentAndNoneIsMade) {
   EXPECT_EQ(results, all_good(size));
 }
 
-TEST_P(EveryMode, KeptMemoryIsDroppedByCallers) {
+TEST_P(HostModes, KeptMemoryIsDroppedByCallers) {
   const int size = 2;
-  auto results = run_ranks(GetParam(), size, [&](int rank, Board& board) -> std::string {
+  auto results = run_ranks(size, [&](int rank, Board& board) -> std::string {
     struct Kept {
       explicit Kept(std::thread::id& id) : dropped_by(id) {}
       ~Kept() { dropped_by = std::this_thread::get_id(); }

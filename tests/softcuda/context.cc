@@ -14,7 +14,12 @@ namespace tide::softcuda {
 namespace {
 
 std::atomic<pid_t> started_in{0};
-thread_local std::vector<CUcontext> current;
+// Of the calling thread. Plain data: destructors of the thread's own variables come here too.
+struct Stack {
+  CUcontext contexts[16];
+  int depth;
+};
+thread_local Stack current;
 
 int devices() {
   const char* set = std::getenv("SOFTCUDA_DEVICES");
@@ -47,10 +52,10 @@ CUresult started() { return started_in == getpid() ? CUDA_SUCCESS : CUDA_ERROR_N
 
 CUresult ready() {
   if (started() != CUDA_SUCCESS) return started();
-  return current.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+  return current.depth == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
-CUcontext current_context() { return current.back(); }
+CUcontext current_context() { return current.contexts[current.depth - 1]; }
 
 }  // namespace tide::softcuda
 
@@ -120,14 +125,16 @@ CUresult cuCtxPushCurrent(CUcontext context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   const std::lock_guard lock(context->mutex);
   if (context->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  current.push_back(context);
+  if (current.depth == static_cast<int>(std::size(current.contexts)))
+    return refuse("a deeper stack of contexts");
+  current.contexts[current.depth++] = context;
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPopCurrent(CUcontext* context) {
   if (ready() != CUDA_SUCCESS) return ready();
-  if (context != nullptr) *context = current.back();
-  current.pop_back();
+  if (context != nullptr) *context = current_context();
+  --current.depth;
   return CUDA_SUCCESS;
 }
 

@@ -1,10 +1,13 @@
 // Device memory: an allocation is a memfd and its handle the descriptor, an address range is a
-// reserved mapping. Host memory is registered at its own address.
+// reserved mapping. Host memory is registered at its own address; the same memory only once, as the
+// driver has it, unless SOFTCUDA_THREADS=1 says that the ranks of a test are threads of one
+// process.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <map>
 
 #include "tests/softcuda/driver.h"
@@ -20,6 +23,7 @@ struct Range {
   size_t bytes = 0;
   bool mapped = false;      // cuMemMap
   bool accessible = false;  // cuMemSetAccess, or registered
+  int registered = 0;       // times
 };
 
 // By where they begin.
@@ -121,7 +125,8 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = reinterpret_cast<CUdeviceptr>(at);
   const std::lock_guard lock(ranges().mutex);
-  ranges().device[*address] = {.bytes = bytes};
+  ranges().device[*address] = {
+      .bytes = bytes, .mapped = false, .accessible = false, .registered = 0};
   return CUDA_SUCCESS;
 }
 
@@ -187,12 +192,18 @@ CUresult cuMemHostRegister(void* memory, size_t bytes, unsigned) {
   const auto address = reinterpret_cast<CUdeviceptr>(memory);
   const std::lock_guard lock(ranges().mutex);
   auto& host = ranges().host;
+  const char* threads = std::getenv("SOFTCUDA_THREADS");
+  if (const auto same = host.find(address); same != host.end() && same->second.bytes == bytes &&
+                                            threads != nullptr && threads[0] == '1') {
+    ++same->second.registered;
+    return CUDA_SUCCESS;
+  }
   const auto next = host.upper_bound(address);
   if ((next != host.end() && next->first < address + bytes) ||
       (next != host.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address)) {
     return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   }
-  host[address] = {.bytes = bytes, .accessible = true};
+  host[address] = {.bytes = bytes, .mapped = false, .accessible = true, .registered = 1};
   return CUDA_SUCCESS;
 }
 
@@ -206,7 +217,8 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* memory, unsigned 
 CUresult cuMemHostUnregister(void* memory) {
   if (ready() != CUDA_SUCCESS) return ready();
   const std::lock_guard lock(ranges().mutex);
-  return ranges().host.erase(reinterpret_cast<CUdeviceptr>(memory)) == 1
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  const auto found = ranges().host.find(reinterpret_cast<CUdeviceptr>(memory));
+  if (found == ranges().host.end()) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (--found->second.registered == 0) ranges().host.erase(found);
+  return CUDA_SUCCESS;
 }
