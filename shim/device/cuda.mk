@@ -20,8 +20,8 @@ $(TIDE_SUM_FATBIN) $(TIDE_MULTICAST_SUM_FATBIN): $(OBJ)/%.fatbin: %.cu
 	$(NVCC) $(NVCC_FLAGS) $(CUDA_TARGETS) -fatbin -o $@ $<
 $(TIDE_SUM_FATBIN): shim/device/cuda/sum_launch.h
 $(TIDE_MULTICAST_SUM_FATBIN): shim/device/cuda/multicast_sum_launch.h
-$(call objects,$(CUDA_DEVICE_SOURCES)): EXTRA := -isystem $(CUDA_INCLUDE)
-$(OBJ)/shim/device/cuda/sum_image.cc.o: EXTRA += -DTIDE_SUM_FATBIN='"$(TIDE_SUM_FATBIN)"' \
+$(call objects,$(CUDA_DEVICE_SOURCES)): override EXTRA += -isystem $(CUDA_INCLUDE)
+$(OBJ)/shim/device/cuda/sum_image.cc.o: override EXTRA += -DTIDE_SUM_FATBIN='"$(TIDE_SUM_FATBIN)"' \
   -DTIDE_MULTICAST_SUM_FATBIN='"$(TIDE_MULTICAST_SUM_FATBIN)"'
 $(OBJ)/shim/device/cuda/sum_image.cc.o: $(TIDE_SUM_FATBIN) $(TIDE_MULTICAST_SUM_FATBIN)
 endif
