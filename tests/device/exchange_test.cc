@@ -162,7 +162,7 @@ class EveryTeam : public testing::TestWithParam<Ranks> {
     if (kThreadSanitizer && GetParam().mode == Mode::kProcesses) {
       GTEST_SKIP() << "ThreadSanitizer does not follow threads of forked children";
     }
-    if (GetParam().cuda && !have_softcuda()) GTEST_SKIP() << "needs the CUDA toolkit";
+    if (GetParam().cuda && !have_softcuda()) GTEST_SKIP() << "no software GPU in this build";
     const bool threads = GetParam().mode == Mode::kThreads;
     setenv("SOFTCUDA_DEVICES", threads ? "8" : "1", 1);
     setenv("SOFTCUDA_THREADS", threads ? "1" : "0", 1);

@@ -35,7 +35,7 @@ class NodeCollectives : public testing::TestWithParam<Case> {
   void SetUp() override {
     if (kThreadSanitizer) GTEST_SKIP() << "forks ranks that start threads";
     if (GetParam().grid.device == Device::kCuda && !have_softcuda()) {
-      GTEST_SKIP() << "needs the CUDA toolkit";
+      GTEST_SKIP() << "no software GPU in this build";
     }
   }
   void run(const std::function<std::string(NodeTeam&, int rank)>& body) const {

@@ -121,7 +121,8 @@ class NodeFailure : public testing::TestWithParam<Device> {
  protected:
   void SetUp() override {
     if (kThreadSanitizer) GTEST_SKIP() << "forks ranks that start threads";
-    if (GetParam() == Device::kCuda && !have_softcuda()) GTEST_SKIP() << "needs the CUDA toolkit";
+    if (GetParam() == Device::kCuda && !have_softcuda())
+      GTEST_SKIP() << "no software GPU in this build";
   }
   const Grid grid_{kGrid.nodes, kGrid.locals, GetParam()};
 };

@@ -4,7 +4,7 @@ ifndef SOFTCUDA_TEAM_SOURCES
 include tests/softcuda/softcuda.mk
 endif
 
-ifdef CUDA_TARGETS
+ifdef SOFTCUDA
 SOFTCUDA_SOURCES := $(wildcard tests/softcuda/*.cc)
 SOFTCUDA_LIBS := -Wl,-z,nodelete -lpthread
 $(call objects,$(SOFTCUDA_SOURCES) tests/softcuda/test/team.cc): override EXTRA += -isystem $(CUDA_INCLUDE)
@@ -15,10 +15,8 @@ endif
 SOFTCUDA_TEST_SOURCES := tests/device/ranks.cc $(SOFTCUDA_TEAM_SOURCES) $(HOST_DEVICE_SOURCES)
 $(eval $(call unit_test,softcuda_failure,tests/softcuda/test/failure_test.cc $(SOFTCUDA_TEST_SOURCES),$(SOFTCUDA_LINK) -ldl))
 $(TESTBIN)/softcuda_failure: $(SOFTCUDA)
-SANITIZED_TESTS += softcuda_failure
-ifdef CUDA_TARGETS
+ifdef SOFTCUDA
 $(eval $(call unit_test,softcuda_stream,tests/softcuda/test/stream_test.cc $(SOFTCUDA_TEST_SOURCES),$(SOFTCUDA_LINK) -ldl))
 $(OBJ)/tests/softcuda/test/stream_test.cc.o: override EXTRA += -isystem $(CUDA_INCLUDE)
 $(TESTBIN)/softcuda_stream: $(SOFTCUDA)
-SANITIZED_TESTS += softcuda_stream
 endif

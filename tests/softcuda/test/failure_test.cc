@@ -72,7 +72,7 @@ class CudaFailure : public testing::Test {
  protected:
   void SetUp() override {
     if (kThreadSanitizer) GTEST_SKIP() << "forks ranks that start threads";
-    if (!have_softcuda()) GTEST_SKIP() << "needs the CUDA toolkit";
+    if (!have_softcuda()) GTEST_SKIP() << "no software GPU in this build";
   }
   // What ranks of `size` end with, each a process of its own.
   static std::vector<std::string> run(int size, const RankBody& body) {

@@ -1,4 +1,4 @@
-// In place of team.cc where there is no CUDA toolkit.
+// In place of team.cc where there is no software GPU.
 #include "include/tide/error.h"
 #include "tests/softcuda/test/team.h"
 
