@@ -64,9 +64,8 @@ class Reduction : public NodeCollective {
   void move(const Call& call) override {
     device::Stage* const stage = ranks_.stage();
     slots_.emplace(ranks_.team(), places_);
-    reached_ = stage != nullptr
-                   ? stage->host(places_.rail)
-                   : std::span(slots_->rail->data, slots_->rail->bytes);
+    reached_ = stage != nullptr ? stage->host(places_.rail)
+                                : std::span(slots_->rail->data, slots_->rail->bytes);
     // A step's sum runs while the partial before it is handed to the rail.
     std::shared_ptr<device::Pending> summing;
     for (int c = 0; c < grid_.nodes; ++c) {
