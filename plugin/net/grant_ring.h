@@ -31,8 +31,9 @@ struct alignas(64) GrantCell {
 };
 static_assert(sizeof(GrantCell) == 64 && offsetof(GrantCell, sequence) == 56);
 
-// By sequence % kSlots. First entries lie together: nearly all grants have but one.
-struct GrantRing {
+// By sequence % kSlots. First entries lie together: nearly all grants have but one. Has its pages
+// to itself: where fork does not copy, registered pages are not there in a child.
+struct alignas(4096) GrantRing {
   std::array<GrantCell, kSlots> first;
   std::array<std::array<GrantCell, kMaxGroup - 1>, kSlots> others;
 };

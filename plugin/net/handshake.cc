@@ -246,7 +246,7 @@ void Listener::welcome(Guest& guest, const Frame& hello) {
   const std::string why = refusal(*decoded, self);
   if (!why.empty()) return refuse(guest, why);
   if (peer.nonce != nonce_) return refuse(guest, "the handle is of another listener");
-  if (peer.grant_ring == 0 || peer.grant_ring % alignof(GrantRing) != 0) {
+  if (peer.grant_ring == 0 || peer.grant_ring % alignof(GrantCell) != 0) {
     return refuse(guest, "the greeting names no grant ring");
   }
   self.nonce = nonce_;

@@ -66,15 +66,24 @@ void controls(std::span<const uint8_t> bytes) {
     encode(acknowledgement, again);
     require(bytes.size() == sizeof(again) && std::memcmp(bytes.data(), again, sizeof(again)) == 0);
   }
-  // A ring into which the bytes were written, at its beginning; as they are, and whole.
+  // A ring into which the bytes were written, slot by slot; as they are, and with the checks of
+  // whole cells.
   static const auto ring = std::make_unique<GrantRing>();
-  const size_t length = std::min(bytes.size(), sizeof(GrantRing));
-  std::memcpy(static_cast<void*>(ring.get()), bytes.data(), length);
+  constexpr size_t kCell = sizeof(GrantCell);
+  const size_t cells = std::min<size_t>((bytes.size() + kCell - 1) / kCell, kSlots * kMaxGroup);
+  const auto cell = [](size_t i) {
+    const size_t slot = i / kMaxGroup;
+    const size_t entry = i % kMaxGroup;
+    return entry == 0 ? &ring->first[slot] : &ring->others[slot][entry - 1];
+  };
+  for (size_t i = 0; i < cells; ++i) {
+    const size_t length = std::min(kCell, bytes.size() - i * kCell);
+    std::memcpy(static_cast<void*>(cell(i)), bytes.data() + i * kCell, length);
+  }
   grants(*ring);
-  const size_t cells = (length + sizeof(GrantCell) - 1) / sizeof(GrantCell);
-  for (size_t i = 0; i < cells; ++i) seal(reinterpret_cast<GrantCell*>(ring.get()) + i);
+  for (size_t i = 0; i < cells; ++i) seal(cell(i));
   grants(*ring);
-  std::memset(static_cast<void*>(ring.get()), 0, cells * sizeof(GrantCell));
+  for (size_t i = 0; i < cells; ++i) *cell(i) = {};
 }
 
 void frames(const uint8_t* data, size_t size) {
