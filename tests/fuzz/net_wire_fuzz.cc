@@ -89,7 +89,7 @@ void controls(std::span<const uint8_t> bytes) {
 void frames(const uint8_t* data, size_t size) {
   int ends[2];
   require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-  Stream stream{FileDescriptor(ends[0])};
+  Stream stream(FileDescriptor([&] { return ends[0]; }));
   require(write(ends[1], data, size) == static_cast<ssize_t>(size));
   close(ends[1]);
   size_t total = 0;
