@@ -80,6 +80,13 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   return started();
 }
 
+// On a bus that no machine has: NICs near to it are not found.
+CUresult cuDeviceGetPCIBusId(char* address, int bytes, CUdevice device) {
+  if (!exists(device)) return CUDA_ERROR_INVALID_DEVICE;
+  std::snprintf(address, static_cast<size_t>(bytes), "FFFF:%02X:00.0", device);
+  return started();
+}
+
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
   if (!exists(device)) return CUDA_ERROR_INVALID_DEVICE;
   switch (which) {
