@@ -17,6 +17,10 @@ namespace {
 // Lanes are threads to the viewer; beyond any real one (PID_MAX_LIMIT of Linux is 2^22).
 constexpr int kFirstLane = 1 << 24;
 
+// A process that is killed while it writes leaves whole pages of what it wrote (Linux,
+// generic_perform_write): no event crosses the border of two.
+constexpr size_t kPage = 4096;
+
 std::string quote(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -130,6 +134,11 @@ void TraceFile::name_thread(int thread, const std::string& name, Clock::time_poi
 void TraceFile::add(const std::string& line, Clock::time_point now) {
   if (file_ < 0) return;
   if (buffer_.size() + line.size() + 2 > kBuffer || now - written_ > kAge) write_out(now);
+  const size_t begin = written_bytes_ + buffer_.size();
+  const size_t size = line.size() + 2;
+  if (size <= kPage && begin / kPage != (begin + size - 1) / kPage) {
+    buffer_.append(kPage - begin % kPage, ' ');
+  }
   buffer_ += ",\n";
   buffer_ += line;
 }
@@ -148,6 +157,7 @@ void TraceFile::write_out(Clock::time_point now) {
       break;
     }
     done += static_cast<size_t>(wrote);
+    written_bytes_ += static_cast<size_t>(wrote);
   }
   buffer_.clear();
 }

@@ -23,7 +23,7 @@ struct TraceFacts {
   uint64_t bytes = 0;
 };
 
-// Thread-safe. What is written is whole lines, so a process that is killed leaves a file that ends
+// Thread-safe. What is written is whole events, so a process that is killed leaves a file that ends
 // early and is loaded all the same. Times are those of CLOCK_MONOTONIC, equal for all processes of
 // a machine. Holds at most kBuffer bytes; a write that fails ends the trace.
 class TraceFile {
@@ -70,6 +70,7 @@ class TraceFile {
   const int rank_;
   int file_ = -1;
   std::string buffer_;
+  size_t written_bytes_ = 0;
   Clock::time_point written_;
   std::string error_;
   std::set<int> named_;  // threads
