@@ -49,6 +49,7 @@ class Case:
     raises: str = ""
     fp32: bool = True
     local_ranks: int = 0
+    halves: bool = False  # groups are halves of the world
     lazy: tuple = ()
     peak: int = 0
 
@@ -302,7 +303,7 @@ def resharded_to_two(job):
     job.finish(model)
 
 
-@case(least=4)
+@case(least=4, halves=True)
 def hsdp(job):
     mesh = init_device_mesh(job.device, (2, job.world // 2), mesh_dim_names=("replicate", "shard"))
     model = job.shard(Net(width=10), mesh=mesh)
@@ -416,7 +417,7 @@ def accumulation_of_shards(job):  # every micro-batch reduces and adds to the sh
     job.finish(model)
 
 
-@case(least=4)
+@case(least=4, halves=True)
 def hsdp_accumulation(job):
     mesh = init_device_mesh(job.device, (2, job.world // 2), mesh_dim_names=("replicate", "shard"))
     model = job.shard(Net(), mesh=mesh)

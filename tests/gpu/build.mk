@@ -50,7 +50,7 @@ GPU_SUITES_training := $(foreach p,losses sequence,"tests/gpu/with_mps tests/fsd
 GPU_SUITES_profile := "tests/gpu/with_mps tests/gpu/run_profile"
 # Nodes x ranks: 2x2, 2x4, 4x2, 3x2.
 GPU_SUITES_nodes := $(foreach n,2/4 2/8 4/8 3/6,\
-  "tests/gpu/with_mps tests/fsdp/run_cases --nodes $(subst /, --world ,$(n))") \
+  "tests/gpu/with_mps tests/fsdp/run_cases --every --nodes $(subst /, --world ,$(n))") \
   "tests/gpu/with_mps tests/gpu/run_profile --nodes 2 --world 4"
 endif
 COMPUTE_SANITIZER := $(firstword $(shell command -v compute-sanitizer) $(wildcard $(CUDA_HOME)/bin/compute-sanitizer))
