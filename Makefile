@@ -76,7 +76,7 @@ $(OBJ)/%.c.o: %.c
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(EXTRA) -MMD -MP -c -o $@ $<
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)
 
-.PHONY: all help deps build test run-tests bench lint format clean $(BENCHES)
+.PHONY: all help deps build test test-slow run-tests bench lint format clean $(BENCHES)
 
 help:  ## this list
 	@echo "make TARGET [BUILD=dir] [PYTHON=python3] [SANITIZE=address,undefined|thread]"
@@ -89,11 +89,14 @@ build: $(PRODUCTS)  ## libraries in build/lib, the command in build/bin
 	@$(foreach s,$(SKIPPED),echo "skipped $(subst _, ,$(s))";)true
 
 # The second make sees what the first one installed.
-test: deps  ## install what is missing, build, run every test of this machine
+test: deps  ## install what is missing, build, run the tests of this machine
 	@$(MAKE) --no-print-directory run-tests
 
 run-tests: build $(filter $(TESTBIN)/%,$(SUITES))
 	@BUILD="$(BUILD)" $(PYTHON) tests/run.py $(SUITES)
+
+test-slow: build  ## the suites that `make test` leaves out for their time
+	@BUILD="$(BUILD)" $(PYTHON) tests/run.py $(SLOW_SUITES)
 
 bench: build $(BENCHES)  ## print what doc/measurements.md quotes
 

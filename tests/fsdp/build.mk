@@ -9,7 +9,9 @@ run-demo: build
 ifeq ($(TORCH_PYTHON),)
 SKIPPED += tests_that_train:_this_python_has_no_torch;_"make_deps"_installs_one_into_$(BUILD)/venv
 else ifeq ($(SANITIZE),)
-SUITES += tests/fsdp/run_cases tests/fsdp/run_faults tests/fsdp/run_trace tests/fsdp/run_slot_cases
+SUITES += tests/fsdp/run_cases tests/fsdp/run_faults tests/fsdp/run_trace
+# All of slot_reuse again: 80 s. A part of it is in run_trace.
+SLOW_SUITES += tests/fsdp/run_slot_cases
 # What counts the NVTX ranges in run_trace.
 ifneq ($(NVTX_INCLUDE),)
 NVTX_LISTENER := $(TESTBIN)/nvtx_listener.so
