@@ -54,7 +54,9 @@ std::string bare(std::string failure, const std::string& what) {
 void Fate::join(const Member& member) {
   const std::lock_guard lock(mutex_);
   members_.push_back(member);
-  if (failed()) give_up(member);
+  if (!failed()) return;
+  member.rail->abort(reason_);
+  give_up(member);
 }
 
 void Fate::leave(const Rail& rail) {
@@ -78,7 +80,6 @@ std::string Fate::reason() {
 }
 
 void Fate::give_up(const Member& member) const {
-  member.rail->abort(reason_);
   member.team->abort(reason_);
   if (member.stage != nullptr) member.stage->give_up();
 }

@@ -34,7 +34,7 @@ class Fate {
   };
   void join(const Member& member);
   void leave(const Rail& rail);
-  void give_up(const Member& member) const;
+  void give_up(const Member& member) const;  // all but its rail, which goes first
 
   std::mutex mutex_;
   std::vector<Member> members_;

@@ -133,12 +133,12 @@ void TraceFile::name_thread(int thread, const std::string& name, Clock::time_poi
 
 void TraceFile::add(const std::string& line, Clock::time_point now) {
   if (file_ < 0) return;
-  if (buffer_.size() + line.size() + 2 > kBuffer || now - written_ > kAge) write_out(now);
   const size_t begin = written_bytes_ + buffer_.size();
   const size_t size = line.size() + 2;
-  if (size <= kPage && begin / kPage != (begin + size - 1) / kPage) {
-    buffer_.append(kPage - begin % kPage, ' ');
-  }
+  const bool crosses = size <= kPage && begin / kPage != (begin + size - 1) / kPage;
+  const size_t padding = crosses ? kPage - begin % kPage : 0;
+  if (buffer_.size() + padding + size > kBuffer || now - written_ > kAge) write_out(now);
+  buffer_.append(padding, ' ');
   buffer_ += ",\n";
   buffer_ += line;
 }
