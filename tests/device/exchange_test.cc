@@ -122,6 +122,7 @@ struct Scatter {
                   .output = output.data(),
                   .place_bytes = count * 2,
                   .factor = 0.5f,
+                  .reduce_scatter = true,
                   .runs = {{.out = 0,
                             .count = count - padding,
                             .own = source->data() + rank * count,
@@ -176,6 +177,7 @@ class EveryTeam : public testing::TestWithParam<Ranks> {
     device::CudaTeamOptions options;
     options.timeout = std::chrono::milliseconds(20000);
     options.ordinal = GetParam().mode == Mode::kThreads ? rank : 0;
+    options.part_bytes = 50'000;  // so that there are reduce-scatters in one part and in several
     return join_softcuda(rank, size, rendezvous, std::move(options));
   }
 };

@@ -134,6 +134,13 @@ class Fsdp:
         return self.reduction.start()
 
 
+def agreed(number):
+    """The largest of all ranks' numbers."""
+    all_of_them = torch.tensor([number])
+    dist.all_reduce(all_of_them, op=dist.ReduceOp.MAX, group=host_group())
+    return int(all_of_them)
+
+
 class Windows:
     def __init__(self, job, work, products):
         self.job, self.work, self.products = job, work, products
@@ -145,9 +152,7 @@ class Windows:
         where a host was too slow to fill one in time."""
         for hold in HOLDS:
             found, late = self.window(hold, reductions, cadence, products)
-            anyone = torch.tensor([late])
-            dist.all_reduce(anyone, op=dist.ReduceOp.MAX, group=host_group())
-            if not anyone.item():
+            if not agreed(late):
                 return found
         raise RuntimeError(f"a host needed more than {HOLDS[-1]} s to fill a window of {products} "
                            f"products and {reductions} reduce-scatters")
@@ -197,12 +202,14 @@ def beside(job):
     windows.run(0, 0, count)
     alone = windows.run(0, 0, count)[0] / max(1, count)
     cadence = task["cadence"]
-    reductions = 3 if cadence else 8
-    own = statistics.median(windows.run(reductions, 0, 0)[1])
-    # Every rank's window is as long as that of rank 0; beside products all takes longer.
+    own = statistics.median(windows.run(2, 0, 0)[1])
+    # As many as the products of a window can outlast, which are at most MOST_QUEUED: beside them a
+    # reduce-scatter takes longer, here up to twice as long.
+    each = max(cadence * 1e3, 2 * own)
+    most = int((MOST_QUEUED * alone - 2 * own) / each) if products else 0
+    reductions = agreed(max(1, min(most, 3 if cadence else 8)))
     if products:
-        lasting = reductions * cadence * 1e3 + own if cadence else 2 * reductions * own
-        count = min(MOST_QUEUED, max(20, round(lasting / alone)))
+        count = min(MOST_QUEUED, max(20, round((reductions * each + 2 * own) / alone)))
     slower, lost, owns, covered, alones = [], [], [], 0, []
     for _ in range(task["rounds"]):
         alone = windows.run(0, 0, count)[0]

@@ -6,7 +6,7 @@ endif
 $(eval $(call unit_test,cuda_absence,tests/gpu/absence_test.cc $(CUDA_DEVICE_SOURCES) $(HOST_DEVICE_SOURCES),-ldl))
 
 ifdef CUDA_TARGETS
-CUDA_PLAIN_TESTS := $(addprefix tests/gpu/,slot_heap_test.cc sum_plan_test.cc multicast_test.cc multicast_sum_test.cc)
+CUDA_PLAIN_TESTS := $(addprefix tests/gpu/,slot_heap_test.cc parts_test.cc sum_plan_test.cc multicast_test.cc multicast_sum_test.cc)
 CUDA_PLAIN_SOURCES := $(CUDA_PLAIN_TESTS) tests/gpu/fake_fabric.cc
 $(call objects,$(CUDA_PLAIN_SOURCES)): EXTRA := -isystem $(CUDA_INCLUDE)
 $(eval $(call unit_test,cuda_plain,$(CUDA_PLAIN_SOURCES) tests/device/ranks.cc $(CUDA_DEVICE_SOURCES) $(HOST_DEVICE_SOURCES),-ldl))

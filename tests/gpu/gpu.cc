@@ -66,11 +66,13 @@ std::vector<std::string> run_gpu_ranks(int size, const RankBody& body) {
   });
 }
 
-std::unique_ptr<device::Team> join_gpu(int rank, int size, Board& board, int timeout_ms) {
+std::unique_ptr<device::Team> join_gpu(int rank, int size, Board& board, int timeout_ms,
+                                       uint64_t part_bytes) {
   BoardRendezvous rendezvous(board, rank);
   device::CudaTeamOptions options;
   options.timeout = std::chrono::milliseconds(timeout_ms > 0 ? timeout_ms : 20000 * patience());
   options.current_stream = [] { return current_stream(); };
+  if (part_bytes > 0) options.part_bytes = part_bytes;
   good(cudaGetDevice(&options.ordinal));
   return device::make_cuda_team(rank, size, rendezvous, options);
 }
@@ -145,6 +147,7 @@ device::Exchange GpuScatter::exchange(const device::Slot& slot, const std::strin
   result.sum.output = output_.as();
   result.sum.place_bytes = place_;
   result.sum.factor = kFactor;
+  result.sum.reduce_scatter = true;
   result.sum.runs = {{0, filled_, gradients_.as() + rank_ * count_ * 2, 0}};
   result.sum.zeros = {{filled_, count_ - filled_}};
   return result;

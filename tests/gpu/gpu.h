@@ -74,8 +74,10 @@ std::vector<std::string> run_gpu_ranks(int size, const RankBody& body);
 // What run_gpu_ranks() does first in a rank: takes its GPU. The number of GPUs.
 int take_gpu(int rank);
 
-// On the GPU that was taken; the timeout is 20 s times patience() where none is given.
-std::unique_ptr<device::Team> join_gpu(int rank, int size, Board& board, int timeout_ms = 0);
+// On the GPU that was taken; the timeout is 20 s times patience() where none is given, parts have
+// the team's own size.
+std::unique_ptr<device::Team> join_gpu(int rank, int size, Board& board, int timeout_ms = 0,
+                                       uint64_t part_bytes = 0);
 
 // An all-gather of parameters whose shards have `shards` bytes, parameter-major, by one rank. Its
 // shards are its own memory, filled with the pattern of a round.

@@ -17,7 +17,7 @@ struct Board::Choice {
 // What one rank's streams write.
 struct alignas(64) Board::Inbox {
   std::atomic<uint64_t> ready[kRing];
-  std::atomic<uint64_t> arrived[kRing];
+  std::atomic<uint64_t> arrived[kRing][kMostParts];
 };
 
 // A zeroed memory is a valid one; the inboxes of all ranks follow it.
@@ -65,8 +65,8 @@ std::atomic<uint64_t>& Board::ready(int from, uint64_t sequence) const {
   return inbox(from).ready[sequence % kRing];
 }
 
-std::atomic<uint64_t>& Board::arrived(int from, uint64_t sequence) const {
-  return inbox(from).arrived[sequence % kRing];
+std::atomic<uint64_t>& Board::arrived(int from, uint64_t sequence, int following) const {
+  return inbox(from).arrived[sequence % kRing][following];
 }
 
 CUdeviceptr Board::address_of(const std::atomic<uint64_t>& word) const {

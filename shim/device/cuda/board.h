@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "shim/device/cuda/memory.h"
+#include "shim/device/cuda/parts.h"
 #include "shim/device/cuda/slot_heap.h"
 #include "shim/device/host/memory.h"
 
@@ -38,8 +39,9 @@ class Board {
   std::atomic<uint64_t>& done(uint64_t sequence) const;
   // Written by the stream of rank `from`: its landing slot may be written by the owner.
   std::atomic<uint64_t>& ready(int from, uint64_t sequence) const;
-  // Written by the stream of rank `from`: its pushes into the owner's slot are complete.
-  std::atomic<uint64_t>& arrived(int from, uint64_t sequence) const;
+  // Written by the stream of rank `from`: its pushes into the owner's slot are complete, but for
+  // those of `following` more parts of the exchange, less than kMostParts.
+  std::atomic<uint64_t>& arrived(int from, uint64_t sequence, int following = 0) const;
   CUdeviceptr address_of(const std::atomic<uint64_t>& word) const;
 
   // Where exchange `sequence` lands on the owner.

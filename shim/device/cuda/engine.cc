@@ -1,9 +1,11 @@
 // The order of an exchange on the team's stream: the caller's work so far and the last uses of the
 // landing slot; "ready" to all peers; for each peer, from rank + 1 on, its "ready", the pushes to
-// it, "arrived"; the pushes into its own slot; the peers' "arrived"; the sum; "done". Where the
-// switch adds, the middle is another: multicast_reduce.h. The team has streams of its own, one for
-// each stream of the caller, so that an asynchronous call does not hold the caller's stream up;
-// whoever needs the result waits for the event at the end.
+// it, "arrived"; the pushes into its own slot; the peers' "arrived"; the sum; "done". A large
+// reduce-scatter goes in parts, each of which is pushed, arrives and is summed like that, the sums
+// on a second stream: push_and_sum(). Where the switch adds, the middle is another:
+// multicast_reduce.h. The team has streams of its own, for each stream of the caller, so that an
+// asynchronous call does not hold the caller's stream up; whoever needs the result waits for the
+// event at the end.
 #include "shim/device/cuda/engine.h"
 
 #include <algorithm>
@@ -123,30 +125,32 @@ class Engine::Copies {
 };
 
 Engine::Engine(std::shared_ptr<Context> context, const Lookout& lookout, const Flight& flight,
-               SumSettings settings)
+               SumSettings settings, uint64_t part_bytes)
     : context_(context),
       lookout_(lookout),
       flight_(flight),
       settings_(settings),
+      part_bytes_(part_bytes),
       events_(std::make_shared<EventPool>(context)),
       kernels_(context) {
-  for (size_t i = 0; i < kStreams; ++i) streams_.push_back(std::make_unique<Stream>(context));
+  for (size_t i = 0; i < kStreams; ++i) streams_.push_back(std::make_unique<Streams>(context));
 }
 
-CUstream Engine::stream_for(CUstream caller) {
-  for (const auto& [of, stream] : streams_of_callers_) {
-    if (of == caller) return stream;
+const Engine::Streams& Engine::streams_for(CUstream caller) {
+  for (const auto& [of, streams] : streams_of_callers_) {
+    if (of == caller) return *streams;
   }
   // Callers beyond the number of streams share; a job that makes streams without end starts anew.
   if (streams_of_callers_.size() == kMostCallers) streams_of_callers_.clear();
-  const CUstream stream = streams_[streams_of_callers_.size() % kStreams]->get();
-  streams_of_callers_.emplace_back(caller, stream);
-  return stream;
+  const Streams& streams = *streams_[streams_of_callers_.size() % kStreams];
+  streams_of_callers_.emplace_back(caller, &streams);
+  return streams;
 }
 
 void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
                      const std::vector<Fence>& fences, const Event& before) {
-  const CUstream stream = stream_for(caller);
+  const Streams& streams = streams_for(caller);
+  const CUstream stream = streams.pushes.get();
   const Event entry = record(caller);
   check(driver().cuStreamWaitEvent(stream, entry.get(), /*flags=*/0), "wait for the caller");
   if (before != nullptr) {
@@ -166,7 +170,13 @@ void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
       words.write(peer.address_of(peer.ready(lookout_.rank(), job.sequence)), job.code);
     }
     if (slots) push_to_all(job, *slots, exchange.pushes, words, stream);
-    push(job, merged(std::move(exchange.pushes)), words, stream);
+    const int parts = count_parts(exchange.sum, lookout_.size(), part_bytes_);
+    if (parts > 1) {
+      words.flush();
+      push_and_sum(job, exchange, parts, streams);
+    } else {
+      push(job, merged(std::move(exchange.pushes)), words, stream);
+    }
   }
   const Board& own = flight_.board(lookout_.rank());
   if (!exchange.sum.runs.empty() || !exchange.sum.zeros.empty()) {
@@ -207,6 +217,57 @@ void Engine::push_to_all(const Job& job, CUdeviceptr slots, std::vector<Push>& p
     bytes_pushed_.fetch_add(push.bytes * lookout_.size(), std::memory_order_relaxed);
   }
   copies.flush();
+}
+
+void Engine::push_and_sum(const Job& job, Exchange& exchange, int parts, const Streams& streams) {
+  const int rank = lookout_.rank();
+  const int size = lookout_.size();
+  const Board& own = flight_.board(rank);
+  auto for_each_peer = [&](auto act) {
+    for (int k = 1; k < size; ++k) act((rank + k) % size);
+  };
+  std::vector<Part> cut = cut_into_parts(exchange, rank, parts);
+
+  // All pushes are enqueued before a sum: where both streams share a hardware channel, a sum that
+  // waits for a peer must not stand before what that peer waits for.
+  const Event begin = record(streams.pushes.get());
+  MemoryOperations words(streams.pushes.get());
+  Copies copies(streams.pushes.get());
+  for_each_peer(
+      [&](int q) { words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]); });
+  for (int p = 0; p < parts; ++p) {
+    words.flush();
+    const std::vector<Push> pushes = merged(std::move(cut[p].pushes));
+    for_each_peer([&](int q) {
+      for (const Push& push : std::ranges::equal_range(pushes, q, {}, &Push::peer)) {
+        copies.add(job.landings[q] + push.to, push.from, push.bytes);
+        bytes_pushed_.fetch_add(push.bytes, std::memory_order_relaxed);
+      }
+    });
+    copies.flush();
+    for_each_peer([&](int q) {
+      const Board& peer = flight_.board(q);
+      words.write(peer.address_of(peer.arrived(rank, job.sequence, parts - 1 - p)), job.codes[q]);
+    });
+  }
+  words.flush();
+
+  const CUstream sums = streams.sums.get();
+  check(driver().cuStreamWaitEvent(sums, begin.get(), /*flags=*/0), "wait for the caller");
+  MemoryOperations arrivals(sums);
+  Sum sum = exchange.sum;
+  sum.zeros.clear();
+  for (int p = 0; p < parts; ++p) {
+    for_each_peer([&](int q) {
+      arrivals.wait(own.address_of(own.arrived(q, job.sequence, parts - 1 - p)), job.code);
+    });
+    arrivals.flush();
+    sum.runs = std::move(cut[p].runs);
+    kernels_.enqueue(sum, rank, size, reinterpret_cast<uint64_t>(exchange.landing.data), settings_,
+                     sums);
+  }
+  const Event end = record(sums);
+  check(driver().cuStreamWaitEvent(streams.pushes.get(), end.get(), 0), "wait for the sums");
 }
 
 void Engine::add_in_switch(const Job& job, Exchange& exchange, CUdeviceptr slots,

@@ -17,6 +17,7 @@
 #include "shim/device/cuda/context.h"
 #include "shim/device/cuda/flight.h"
 #include "shim/device/cuda/multicast_sum.h"
+#include "shim/device/cuda/parts.h"
 #include "shim/device/cuda/sum.h"
 #include "shim/device/device.h"
 
@@ -26,7 +27,7 @@ class Engine {
  public:
   // The context is current here and in enqueue(). Throws tide::Error.
   Engine(std::shared_ptr<Context> context, const Lookout& lookout, const Flight& flight,
-         SumSettings settings);
+         SumSettings settings, uint64_t part_bytes);
 
   // Enqueues `exchange`, whose landings are known, behind what `caller` holds now and behind
   // `fences`, and records job.end.
@@ -49,11 +50,21 @@ class Engine {
   class MemoryOperations;
   class Copies;
 
-  CUstream stream_for(CUstream caller);
+  // One for what is pushed, one for what is summed while more is pushed.
+  struct Streams {
+    explicit Streams(const std::shared_ptr<Context>& context) : pushes(context), sums(context) {}
+    Stream pushes, sums;
+  };
+
+  const Streams& streams_for(CUstream caller);
   // The multicast address of the landing slots, where they lie at one offset of it.
   std::optional<CUdeviceptr> common_slots(const Job& job) const;
   void push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,
             CUstream stream);
+  // The pushes and the sum of a reduce-scatter, but for its zeros: part by part, of which the one
+  // is summed while the next is on its way. Behind what streams.pushes holds, whose end waits for
+  // all.
+  void push_and_sum(const Job& job, Exchange& exchange, int parts, const Streams& streams);
   // Pushes to all ranks at once what may go so, and takes it out of `pushes`.
   void push_to_all(const Job& job, CUdeviceptr slots, std::vector<Push>& pushes,
                    MemoryOperations& words, CUstream stream);
@@ -65,13 +76,14 @@ class Engine {
   const Lookout& lookout_;
   const Flight& flight_;
   const SumSettings settings_;
+  const uint64_t part_bytes_;
   const std::shared_ptr<EventPool> events_;
   const SumKernels kernels_;
   uint32_t multicast_segment_ = 0;  // 0: none
   CUdeviceptr multicast_address_ = 0;
   std::optional<LoadReduceKernels> switch_kernels_;  // where the switch may add
-  std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<std::pair<CUstream, CUstream>> streams_of_callers_;
+  std::vector<std::unique_ptr<Streams>> streams_;
+  std::vector<std::pair<CUstream, const Streams*>> streams_of_callers_;
   std::atomic<uint64_t> bytes_pushed_{0};
 };
 

@@ -272,7 +272,9 @@ void Flight::release() const {
     taken[job->sequence % kRing] = true;
     for (int q = 0; q < lookout_.size(); ++q) {
       own.ready(q, job->sequence).store(job->codes[q], std::memory_order_release);
-      own.arrived(q, job->sequence).store(job->code, std::memory_order_release);
+      for (int part = 0; part < kMostParts; ++part) {
+        own.arrived(q, job->sequence, part).store(job->code, std::memory_order_release);
+      }
     }
   }
 }

@@ -47,7 +47,8 @@ class Core : public std::enable_shared_from_this<Core> {
         flight_(lookout_, trade_boards()),
         segments_(context, lookout_, options_.make_room),
         engine_(context, lookout_, flight_,
-                {.blocks = options_.sum_blocks, .longest = options_.max_launch}),
+                {.blocks = options_.sum_blocks, .longest = options_.max_launch},
+                options_.part_bytes),
         ring_(kRing) {
     grow(kFirstSegment);
   }
@@ -488,6 +489,7 @@ std::unique_ptr<Team> make_cuda_team(int rank, int size, Rendezvous& rendezvous,
   }
   if (options.timeout.count() <= 0) throw Error("the timeout of a CUDA team must be positive");
   if (options.sum_blocks < 1) throw Error("the sums of a CUDA team need a thread block");
+  if (options.part_bytes < 1) throw Error("the parts of a CUDA team's exchanges need a byte");
   if (options.names.empty()) {
     for (int q = 0; q < size; ++q) options.names.push_back("rank " + std::to_string(q));
   }

@@ -40,6 +40,9 @@ struct CudaTeamOptions {
   std::function<void()> make_room;
   int sum_blocks = 16;                        // thread blocks that add
   std::chrono::microseconds max_launch{400};  // how long one launch of them may live
+  // A reduce-scatter is summed in parts while it arrives, if each rank pushes this much for each
+  // part. The same on all ranks.
+  uint64_t part_bytes = 8 << 20;
   // Landing memory behind NVSwitch multicast, the same on all ranks; 0: none. doc/multicast.md: it
   // never ran on hardware.
   uint64_t multicast_bytes = 0;
