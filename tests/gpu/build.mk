@@ -39,26 +39,29 @@ GPU_PROGRAMS := $(addprefix $(TESTBIN)/,$(GPU_TESTS) gpu_bench gpu_links)
 .PHONY: build-gpu test-gpu bench-gpu bench-gpu-links
 build-gpu: $(GPU_PROGRAMS)  ## the programs of test-gpu, bench-gpu and bench-gpu-links, also without a GPU
 
-# The parts of test-gpu, each also a target, test-gpu-PART. A suite with arguments is in quotes.
-GPU_PARTS := programs mps
-GPU_SUITES_programs := $(addprefix $(TESTBIN)/,$(GPU_TESTS))
-GPU_SUITES_mps := $(foreach t,$(GPU_TESTS),"tests/gpu/with_mps $(TESTBIN)/$(t)")
-ifneq ($(TORCH_PYTHON),)
-GPU_PARTS += cases-2 cases-4 cases-8 nodes training profile
-$(foreach w,2 4 8,$(eval GPU_SUITES_cases-$(w) := "tests/gpu/with_mps tests/fsdp/run_cases --every --world $(w)"))
-GPU_SUITES_training := $(foreach p,losses sequence,"tests/gpu/with_mps tests/fsdp/run_training $(p) --size large")
-GPU_SUITES_profile := "tests/gpu/with_mps tests/gpu/run_profile"
-# Nodes x ranks: 2x2, 2x4, 4x2, 3x2.
-GPU_SUITES_nodes := $(foreach n,2/4 2/8 4/8 3/6,\
-  "tests/gpu/with_mps tests/fsdp/run_cases --every --nodes $(subst /, --world ,$(n))") \
-  "tests/gpu/with_mps tests/gpu/run_profile --nodes 2 --world 4"
-endif
+# The parts of test-gpu, each also a target, test-gpu-PART. A suite with arguments is in quotes. The
+# longest ones first: TEST_JOBS=5 runs five suites at a time.
+GPU_PARTS :=
 COMPUTE_SANITIZER := $(firstword $(shell command -v compute-sanitizer) $(wildcard $(CUDA_HOME)/bin/compute-sanitizer))
 ifneq ($(COMPUTE_SANITIZER),)
 GPU_PARTS += sanitized
 GPU_SUITES_sanitized := $(foreach t,gpu_sum gpu_exchange,$(foreach tool,memcheck racecheck,\
   "tests/gpu/sanitized $(COMPUTE_SANITIZER) $(tool) $(TESTBIN)/$(t)"))
 endif
+ifneq ($(TORCH_PYTHON),)
+GPU_PARTS += nodes cases-8 cases-4 cases-2 training profile
+$(foreach w,2 4 8,$(eval GPU_SUITES_cases-$(w) := "tests/gpu/with_mps tests/fsdp/run_cases --every --world $(w)"))
+GPU_SUITES_training := $(foreach p,losses sequence,"tests/gpu/with_mps tests/fsdp/run_training $(p) --size large")
+GPU_SUITES_profile := "tests/gpu/with_mps tests/gpu/run_profile"
+# Nodes/ranks: 2x4, 4x2, 3x2, 2x2.
+GPU_SUITES_nodes := $(foreach n,2/8 4/8 3/6 2/4,\
+  "tests/gpu/with_mps tests/fsdp/run_cases --every --nodes $(subst /, --world ,$(n))") \
+  "tests/gpu/with_mps tests/fsdp/run_training losses --nodes 2 --world 4 --steps 100" \
+  "tests/gpu/with_mps tests/gpu/run_profile --nodes 2 --world 4"
+endif
+GPU_PARTS += programs mps
+GPU_SUITES_programs := $(addprefix $(TESTBIN)/,$(GPU_TESTS))
+GPU_SUITES_mps := $(foreach t,$(GPU_TESTS),"tests/gpu/with_mps $(TESTBIN)/$(t)")
 
 # $(call gpu_part,TARGET,SUITES)
 define gpu_part
