@@ -2,7 +2,8 @@
 
 A window: every rank fills its streams with reduce-scatters, one every `cadence` seconds of the GPU's
 time or back to back, rank 0 another stream with products, all held back meanwhile; then they run
-without the host. Windows with and without reduce-scatters alternate. NCCL's are bare
+without the host. Windows with and without reduce-scatters alternate; both have the pauses that make
+the cadence, which take an SM. NCCL's are bare
 reduce_scatter_tensor() calls in a group with a given number of CTAs, Tide's are FSDP2's own
 foreach_reduce() of a model of one parameter, gradients in bf16. `copies` moves, by plain device
 copies, the bytes that Tide's reduce-scatter reads and writes: the part of the cost that is memory.
@@ -146,18 +147,18 @@ class Windows:
         self.job, self.work, self.products = job, work, products
         self.caller, self.holder = torch.cuda.Stream(), torch.cuda.Stream()
 
-    def run(self, reductions, cadence, products):
-        """Milliseconds of the products and of each reduce-scatter (back to back: of all by their
+    def run(self, reductions, cadence, products, bare=False):
+        """bare: the pauses between reduce-scatters, on one SM, without these. Milliseconds of the products and of each reduce-scatter (back to back: of all by their
         number), and whether the products lasted longest. Every rank's window is held as long, again
         where a host was too slow to fill one in time."""
         for hold in HOLDS:
-            found, late = self.window(hold, reductions, cadence, products)
+            found, late = self.window(hold, reductions, cadence, products, bare)
             if not agreed(late):
                 return found
         raise RuntimeError(f"a host needed more than {HOLDS[-1]} s to fill a window of {products} "
                            f"products and {reductions} reduce-scatters")
 
-    def window(self, hold, reductions, cadence, products):
+    def window(self, hold, reductions, cadence, products, bare):
         torch.cuda.synchronize()
         dist.barrier(host_group())
         with torch.cuda.stream(self.holder):
@@ -172,6 +173,8 @@ class Windows:
             for _ in range(reductions):
                 if cadence:
                     rest(cadence)
+                if bare:
+                    continue
                 first = mark(self.caller)
                 kept.append(self.work.start())
                 times.append((first, mark(self.work.stream)))
@@ -206,13 +209,14 @@ def beside(job):
     # As many as the products of a window can outlast, which are at most MOST_QUEUED: beside them a
     # reduce-scatter takes longer, here up to twice as long.
     each = max(cadence * 1e3, 2 * own)
-    most = int((MOST_QUEUED * alone - 2 * own) / each) if products else 0
+    most = int((MOST_QUEUED * alone / 1.4 - 2 * own) / each) if products else 0
     reductions = agreed(max(1, min(most, 3 if cadence else 8)))
     if products:
-        count = min(MOST_QUEUED, max(20, round((reductions * each + 2 * own) / alone)))
+        # Pauses, too, take longer beside products.
+        count = min(MOST_QUEUED, max(20, round(1.4 * (reductions * each + 2 * own) / alone)))
     slower, lost, owns, covered, alones = [], [], [], 0, []
     for _ in range(task["rounds"]):
-        alone = windows.run(0, 0, count)[0]
+        alone = windows.run(reductions if cadence else 0, cadence, count, bare=True)[0]
         loaded, own, longest = windows.run(reductions, cadence, count)
         owns += own
         covered += longest

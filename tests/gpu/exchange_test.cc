@@ -222,6 +222,7 @@ TEST_P(Hazards, RandomOperationsReadWhatWasSent) {
 }
 
 TEST(Streams, AsynchronousCallsDoNotHoldTheCallersStreamUp) {
+  if (patience() > 1) GTEST_SKIP() << "under compute-sanitizer streams hold each other up";
   const int size = 2;
   const auto results = run_gpu_ranks(size, [&](int rank, Board& board) -> std::string {
     GpuStream stream;

@@ -181,9 +181,11 @@ TEST(Absence, EndsAtTheDeadline) {
   });
   expect_end(results[0], "all-gather of layers.3 failed: rank 1 did not arrive within 1.5 s");
   // It came too late: what the peer pushed when it gave up does not pass for an exchange.
-  expect_end(results[1],
-             "all-gather of layers.3 cannot start: an exchange of a peer failed: rank 1 did not "
-             "arrive within 1.5 s");
+  // Whether it hears of that when it asks for a slot or later is a matter of time.
+  EXPECT_TRUE(results[1].starts_with("no landing slot: ") ||
+              results[1].starts_with("all-gather of layers.3 cannot start: "))
+      << results[1];
+  expect_end(results[1], "an exchange of a peer failed: rank 1 did not arrive within 1.5 s");
 }
 
 TEST(Divergence, OfSizesIsNamed) {
