@@ -3,10 +3,10 @@
 A window: every rank fills its streams with reduce-scatters, one every `cadence` seconds of the GPU's
 time or back to back, rank 0 another stream with products, all held back meanwhile; then they run
 without the host. Windows with and without reduce-scatters alternate; both have the pauses that make
-the cadence, which take an SM. NCCL's are bare
-reduce_scatter_tensor() calls in a group with a given number of CTAs, Tide's are FSDP2's own
-foreach_reduce() of a model of one parameter, gradients in bf16. `copies` moves, by plain device
-copies, the bytes that Tide's reduce-scatter reads and writes: the part of the cost that is memory.
+the cadence, which take an SM. NCCL's are bare reduce_scatter_tensor() calls in a group with a given
+number of CTAs, Tide's are FSDP2's own foreach_reduce() of a model of one parameter, gradients in
+bf16. `copies` moves, by plain device copies, the bytes that Tide's reduce-scatter reads and writes:
+the part of the cost that is memory.
 """
 import functools
 import statistics
@@ -148,9 +148,10 @@ class Windows:
         self.caller, self.holder = torch.cuda.Stream(), torch.cuda.Stream()
 
     def run(self, reductions, cadence, products, bare=False):
-        """bare: the pauses between reduce-scatters, on one SM, without these. Milliseconds of the products and of each reduce-scatter (back to back: of all by their
+        """Milliseconds of the products and of each reduce-scatter (back to back: of all by their
         number), and whether the products lasted longest. Every rank's window is held as long, again
-        where a host was too slow to fill one in time."""
+        where a host was too slow to fill one in time. bare: the pauses between reduce-scatters
+        without these."""
         for hold in HOLDS:
             found, late = self.window(hold, reductions, cadence, products, bare)
             if not agreed(late):

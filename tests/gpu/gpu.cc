@@ -50,6 +50,8 @@ cudaStream_t& current_stream() {
   return stream;
 }
 
+bool under_sanitizer() { return std::getenv("TIDE_TEST_TOOL") != nullptr; }
+
 bool under_mps() { return std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr; }
 
 int take_gpu(int rank) {

@@ -66,6 +66,9 @@ class Hold {
 // The current stream of this thread, as teams made by join_gpu() see it.
 cudaStream_t& current_stream();
 
+// True under tests/gpu/sanitized.
+bool under_sanitizer();
+
 // True under MPS, where the ranks' kernels run at the same time.
 bool under_mps();
 

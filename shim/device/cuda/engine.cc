@@ -147,6 +147,14 @@ const Engine::Streams& Engine::streams_for(CUstream caller) {
   return streams;
 }
 
+template <class Act>
+void Engine::for_each_peer(Act act) const {
+  for (int k = 1; k < lookout_.size(); ++k) {
+    const int q = (lookout_.rank() + k) % lookout_.size();
+    act(q, flight_.board(q));
+  }
+}
+
 void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
                      const std::vector<Fence>& fences, const Event& before) {
   const Streams& streams = streams_for(caller);
@@ -165,15 +173,13 @@ void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
   if (slots && switch_kernels_ && switch_can_add(exchange.sum)) {
     add_in_switch(job, exchange, *slots, words, stream);
   } else {
-    for (int k = 1; k < lookout_.size(); ++k) {
-      const Board& peer = flight_.board((lookout_.rank() + k) % lookout_.size());
+    for_each_peer([&](int, const Board& peer) {
       words.write(peer.address_of(peer.ready(lookout_.rank(), job.sequence)), job.code);
-    }
+    });
     if (slots) push_to_all(job, *slots, exchange.pushes, words, stream);
     const int parts = count_parts(exchange.sum, lookout_.size(), part_bytes_);
     if (parts > 1) {
-      words.flush();
-      push_and_sum(job, exchange, parts, streams);
+      push_and_sum(job, exchange, parts, words, streams);
     } else {
       push(job, merged(std::move(exchange.pushes)), words, stream);
     }
@@ -219,34 +225,30 @@ void Engine::push_to_all(const Job& job, CUdeviceptr slots, std::vector<Push>& p
   copies.flush();
 }
 
-void Engine::push_and_sum(const Job& job, Exchange& exchange, int parts, const Streams& streams) {
+void Engine::push_and_sum(const Job& job, Exchange& exchange, int parts, MemoryOperations& words,
+                          const Streams& streams) {
   const int rank = lookout_.rank();
-  const int size = lookout_.size();
   const Board& own = flight_.board(rank);
-  auto for_each_peer = [&](auto act) {
-    for (int k = 1; k < size; ++k) act((rank + k) % size);
-  };
   std::vector<Part> cut = cut_into_parts(exchange, rank, parts);
 
   // All pushes are enqueued before a sum: where both streams share a hardware channel, a sum that
   // waits for a peer must not stand before what that peer waits for.
   const Event begin = record(streams.pushes.get());
-  MemoryOperations words(streams.pushes.get());
   Copies copies(streams.pushes.get());
-  for_each_peer(
-      [&](int q) { words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]); });
+  for_each_peer([&](int q, const Board&) {
+    words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
+  });
   for (int p = 0; p < parts; ++p) {
     words.flush();
     const std::vector<Push> pushes = merged(std::move(cut[p].pushes));
-    for_each_peer([&](int q) {
+    for_each_peer([&](int q, const Board&) {
       for (const Push& push : std::ranges::equal_range(pushes, q, {}, &Push::peer)) {
         copies.add(job.landings[q] + push.to, push.from, push.bytes);
         bytes_pushed_.fetch_add(push.bytes, std::memory_order_relaxed);
       }
     });
     copies.flush();
-    for_each_peer([&](int q) {
-      const Board& peer = flight_.board(q);
+    for_each_peer([&](int q, const Board& peer) {
       words.write(peer.address_of(peer.arrived(rank, job.sequence, parts - 1 - p)), job.codes[q]);
     });
   }
@@ -258,13 +260,13 @@ void Engine::push_and_sum(const Job& job, Exchange& exchange, int parts, const S
   Sum sum = exchange.sum;
   sum.zeros.clear();
   for (int p = 0; p < parts; ++p) {
-    for_each_peer([&](int q) {
+    for_each_peer([&](int q, const Board&) {
       arrivals.wait(own.address_of(own.arrived(q, job.sequence, parts - 1 - p)), job.code);
     });
     arrivals.flush();
     sum.runs = std::move(cut[p].runs);
-    kernels_.enqueue(sum, rank, size, reinterpret_cast<uint64_t>(exchange.landing.data), settings_,
-                     sums);
+    kernels_.enqueue(sum, rank, lookout_.size(), reinterpret_cast<uint64_t>(exchange.landing.data),
+                     settings_, sums);
   }
   const Event end = record(sums);
   check(driver().cuStreamWaitEvent(streams.pushes.get(), end.get(), 0), "wait for the sums");
@@ -273,11 +275,7 @@ void Engine::push_and_sum(const Job& job, Exchange& exchange, int parts, const S
 void Engine::add_in_switch(const Job& job, Exchange& exchange, CUdeviceptr slots,
                            MemoryOperations& words, CUstream stream) {
   const int rank = lookout_.rank();
-  const int size = lookout_.size();
   const Board& own = flight_.board(rank);
-  auto for_each_peer = [&](auto act) {
-    for (int k = 1; k < size; ++k) act((rank + k) % size, flight_.board((rank + k) % size));
-  };
   SwitchSum plan = switch_sum(exchange, rank, slots);
   exchange.sum.runs.clear();
   Copies copies(stream);

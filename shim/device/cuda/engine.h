@@ -57,6 +57,9 @@ class Engine {
   };
 
   const Streams& streams_for(CUstream caller);
+  // act(q, board of q) for every other rank q, from rank + 1 on.
+  template <class Act>
+  void for_each_peer(Act act) const;
   // The multicast address of the landing slots, where they lie at one offset of it.
   std::optional<CUdeviceptr> common_slots(const Job& job) const;
   void push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,
@@ -64,7 +67,8 @@ class Engine {
   // The pushes and the sum of a reduce-scatter, but for its zeros: part by part, of which the one
   // is summed while the next is on its way. Behind what streams.pushes holds, whose end waits for
   // all.
-  void push_and_sum(const Job& job, Exchange& exchange, int parts, const Streams& streams);
+  void push_and_sum(const Job& job, Exchange& exchange, int parts, MemoryOperations& words,
+                    const Streams& streams);
   // Pushes to all ranks at once what may go so, and takes it out of `pushes`.
   void push_to_all(const Job& job, CUdeviceptr slots, std::vector<Push>& pushes,
                    MemoryOperations& words, CUstream stream);
