@@ -1,15 +1,18 @@
 """What reduce-scatters cost the matrix products of rank 0 that run at the same time.
 
-A window: every rank fills its streams with reduce-scatters, one every `cadence` seconds of the GPU's
-time or back to back, rank 0 another stream with products, all held back meanwhile; then they run
-without the host. Windows with and without reduce-scatters alternate; both have the pauses that make
-the cadence, which take an SM. NCCL's are bare reduce_scatter_tensor() calls in a group with a given
-number of CTAs, Tide's are FSDP2's own foreach_reduce() of a model of one parameter, gradients in
-bf16. `copies` moves, by plain device copies, the bytes that Tide's reduce-scatter reads and writes:
-the part of the cost that is memory.
+A window: every rank fills a stream with reduce-scatters, each held back by a word of host memory that
+is written when it is due, every `cadence` seconds or all at the start; rank 0 keeps another stream
+filled with products until the last of them is over, with a mark after each few. What counts ends
+with the first mark behind it. Windows with and without reduce-scatters alternate. NCCL's are bare
+reduce_scatter_tensor() calls in a group with a given number of CTAs, Tide's are FSDP2's own
+foreach_reduce() of a model of one parameter, gradients in bf16. `copies` moves, by plain device
+copies, the bytes that Tide's reduce-scatter reads and writes: the part of the cost that is memory.
 """
+import ctypes
 import functools
 import statistics
+import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -19,8 +22,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from reduction import Reduction
 
 COLUMNS = 1024
-HOLDS = (0.05, 0.1, 0.2, 0.4)  # seconds in which a window is filled, one after the other
-MOST_QUEUED = 900  # launches of a stream: the driver blocks beyond about a thousand
+PRODUCTS_A_MARK = 8
+MARKS_AHEAD = 24  # of the product that runs
+HELD_SECONDS = 5  # at most: then what should have been enqueued waits for the device
+TRIES = 4         # of a window
+MOST_REDUCTIONS, WINDOW_SECONDS = 8, 0.06  # of a window, about
 
 
 class Products:
@@ -38,13 +44,12 @@ class Products:
         self.out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         self.stream = torch.cuda.Stream()
 
-    def queue(self, count):
-        """The events before the first and behind the last."""
+    def queue(self):
+        """A few of them; the event behind."""
         with torch.cuda.stream(self.stream):
-            begin = mark(self.stream)
-            for _ in range(count):
+            for _ in range(PRODUCTS_A_MARK):
                 torch.mm(self.a, self.b, out=self.out)
-            return begin, mark(self.stream)
+            return mark(self.stream)
 
 
 def mark(stream):
@@ -53,21 +58,26 @@ def mark(stream):
     return event
 
 
-@functools.cache
-def cycles_of_a_second():
-    """Of torch.cuda._sleep()."""
-    cycles = 20_000_000
-    torch.cuda._sleep(cycles)
-    begin = mark(torch.cuda.current_stream())
-    torch.cuda._sleep(cycles)
-    end = mark(torch.cuda.current_stream())
-    end.synchronize()
-    return cycles / begin.elapsed_time(end) * 1e3
+class Gate:
+    """A counter in host memory that streams wait for: no kernel rests on the GPU meanwhile."""
 
+    def __init__(self):
+        self.memory = torch.zeros(1, dtype=torch.int32).pin_memory()
+        self.word = ctypes.c_int32.from_address(self.memory.data_ptr())
+        self.wait = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2
+        self.wait.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint)
+        self.opened = 0
 
-def rest(seconds):
-    """The current stream does nothing for so long, on one SM."""
-    torch.cuda._sleep(int(seconds * cycles_of_a_second()))
+    def hold(self, stream, ticks):
+        """`stream` goes on when the counter has grown by so many."""
+        at_least = 0  # CU_STREAM_WAIT_VALUE_GEQ
+        error = self.wait(stream.cuda_stream, self.memory.data_ptr(), self.opened + ticks, at_least)
+        if error:
+            raise RuntimeError(f"cuStreamWaitValue32 failed with {error}")
+
+    def open(self, ticks=1):
+        self.opened += ticks
+        self.word.value = self.opened
 
 
 @functools.cache
@@ -142,56 +152,91 @@ def agreed(number):
     return int(all_of_them)
 
 
+class Late(Exception):
+    """A window that shows nothing: the host did not keep up."""
+
+
 class Windows:
     def __init__(self, job, work, products):
         self.job, self.work, self.products = job, work, products
-        self.caller, self.holder = torch.cuda.Stream(), torch.cuda.Stream()
+        self.caller, self.gate = torch.cuda.Stream(), Gate()
 
-    def run(self, reductions, cadence, products, bare=False):
-        """Milliseconds of the products and of each reduce-scatter (back to back: of all by their
-        number), and whether the products lasted longest. Every rank's window is held as long, again
-        where a host was too slow to fill one in time. bare: the pauses between reduce-scatters
-        without these."""
-        for hold in HOLDS:
-            found, late = self.window(hold, reductions, cadence, products, bare)
+    def run(self, reductions, cadence=0, seconds=0):
+        """The products' milliseconds, their number (1 where this rank has none) and the milliseconds
+        of each reduce-scatter; back to back of all by their number. The window lasts `seconds` or
+        longer."""
+        for _ in range(TRIES):
+            late, found = 0, None
+            try:
+                found = self.window(reductions, cadence, seconds)
+            except Late:
+                late = 1
+            torch.cuda.synchronize()
             if not agreed(late):
                 return found
-        raise RuntimeError(f"a host needed more than {HOLDS[-1]} s to fill a window of {products} "
-                           f"products and {reductions} reduce-scatters")
+        raise RuntimeError(f"the host was too slow for a window, {TRIES} times")
 
-    def window(self, hold, reductions, cadence, products, bare):
+    def window(self, reductions, cadence, seconds):
         torch.cuda.synchronize()
+        # The first tick starts the products, the others a reduce-scatter each.
+        due = [0.0] + [(i + 0.5) * cadence for i in range(reductions)]
+        helped = threading.Event()
+
+        def help_out():
+            helped.set()
+            self.gate.word.value = self.gate.opened + len(due)
+
+        helper = threading.Timer(HELD_SECONDS, help_out)
+        helper.start()
+        try:
+            kept, times = [], []
+            with torch.cuda.stream(self.caller):
+                for i in range(reductions):
+                    self.gate.hold(self.caller, 2 + i)
+                    first = mark(self.caller)
+                    kept.append(self.work.start())
+                    times.append((first, mark(self.work.stream)))
+            marks = []
+            if self.products:
+                self.gate.hold(self.products.stream, 1)
+                marks.append(mark(self.products.stream))
+                marks += [self.products.queue() for _ in range(MARKS_AHEAD)]
+        finally:
+            helper.cancel()
+            helper.join()
+        late = helped.is_set()
         dist.barrier(host_group())
-        with torch.cuda.stream(self.holder):
-            rest(hold)
-        held = self.holder.record_event()
-        kept, times = [], []
-        self.caller.wait_event(held)
-        if products:
-            self.products.stream.wait_event(held)
-            begin, end = self.products.queue(products)
-        with torch.cuda.stream(self.caller):
-            for _ in range(reductions):
-                if cadence:
-                    rest(cadence)
-                if bare:
-                    continue
-                first = mark(self.caller)
-                kept.append(self.work.start())
-                times.append((first, mark(self.work.stream)))
-        late = int(held.query())
+        begin = time.monotonic()
+        while True:
+            now = time.monotonic() - begin
+            while due and due[0] <= now:
+                due.pop(0)
+                self.gate.open()
+            over = not due and now >= seconds and (not times or times[-1][1].query())
+            if self.products and not over and marks[-MARKS_AHEAD].query():
+                late = late or marks[-1].query()  # there was nothing left to run
+                marks.append(self.products.queue())
+            if over:
+                break
+        if self.products:
+            marks.append(self.products.queue())
         torch.cuda.synchronize()
+        if late:
+            raise Late
         own = ([a.elapsed_time(b) for a, b in times] if cadence else
                [times[0][0].elapsed_time(times[-1][1]) / reductions] if times else [])
-        return (begin.elapsed_time(end) if products else 0, own,
-                not times or not products or times[-1][1].elapsed_time(end) > 0), late
+        if not self.products:
+            return 0, 1, own
+        past = [marks[0].elapsed_time(m) for m in marks]
+        end = max(seconds * 1e3, marks[0].elapsed_time(times[-1][1]) if times else 0)
+        last = next(i for i, ms in enumerate(past) if i and ms >= end)
+        return past[last], last * PRODUCTS_A_MARK, own
 
 
 def beside(job):
     """task: product (a name), side (copies, nccl, tide), elements (fp32 of the output), ctas,
     cadence (seconds; 0: back to back), rounds. Notes of rank 0: alone_us, of a product; slower, by
-    what part the products of a window are; lost_us, by each reduce-scatter; own_ms; covered: in how
-    many rounds the products lasted as long as the reduce-scatters."""
+    what part the products of a window are; lost_us, by each reduce-scatter; own_ms."""
     task = job.task
     torch.cuda.empty_cache()
     work = {"nccl": lambda: Nccl(job.world, task["elements"], task["ctas"]),
@@ -199,36 +244,27 @@ def beside(job):
             "tide": lambda: Fsdp(job, job.world, task["elements"])}[task["side"]]()
     products = Products(task["product"]) if job.rank == 0 else None
     windows = Windows(job, work, products)
-    count = 200 if products else 0
     kept = [work.start() for _ in range(2)]
     torch.cuda.synchronize()
     del kept
-    windows.run(0, 0, count)
-    alone = windows.run(0, 0, count)[0] / max(1, count)
     cadence = task["cadence"]
-    own = statistics.median(windows.run(2, 0, 0)[1])
-    # As many as the products of a window can outlast, which are at most MOST_QUEUED: beside them a
-    # reduce-scatter takes longer, here up to twice as long.
-    each = max(cadence * 1e3, 2 * own)
-    most = int((MOST_QUEUED * alone / 1.4 - 2 * own) / each) if products else 0
-    reductions = agreed(max(1, min(most, 3 if cadence else 8)))
-    if products:
-        # Pauses, too, take longer beside products.
-        count = min(MOST_QUEUED, max(20, round(1.4 * (reductions * each + 2 * own) / alone)))
-    slower, lost, owns, covered, alones = [], [], [], 0, []
+    own = statistics.median(windows.run(2)[2]) / 1e3
+    each = agreed(max(cadence, own) * 1e6) / 1e6
+    reductions = int(min(MOST_REDUCTIONS, max(2, WINDOW_SECONDS / each)))
+    windows.run(0, seconds=WINDOW_SECONDS)
+    slower, lost, owns, alones = [], [], [], []
     for _ in range(task["rounds"]):
-        alone = windows.run(reductions if cadence else 0, cadence, count, bare=True)[0]
-        loaded, own, longest = windows.run(reductions, cadence, count)
+        bare, count, _ = windows.run(0, seconds=WINDOW_SECONDS)
+        alone = bare / count
+        loaded, count, own = windows.run(reductions, cadence, reductions * cadence)
         owns += own
-        covered += longest
+        alones.append(alone)
         if products:
-            alones.append(alone / count)
-            slower.append(loaded / alone - 1)
-            lost.append((loaded - alone) / reductions)
+            slower.append(loaded / count / alone - 1)
+            lost.append((loaded - count * alone) / reductions)
     if products:
         job.notes.update(alone_us=statistics.median(alones) * 1e3,
                          slower=statistics.median(slower), slower_all=slower,
-                         lost_us=statistics.median(lost) * 1e3,
-                         own_ms=statistics.median(owns), covered=covered, products=count,
+                         lost_us=statistics.median(lost) * 1e3, own_ms=statistics.median(owns),
                          reductions=reductions)
     dist.barrier(host_group())

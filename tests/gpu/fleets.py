@@ -8,7 +8,7 @@ from runner import START_SECONDS, Lost, Ranks, environment
 
 CASE_SECONDS = 40  # that one run of a case may take; --patience counts
 
-# What the ranks of a kind have in their environment, beside Tide or no Tide.
+# What the ranks of a kind have in their environment. Kinds whose name begins with "tide" run with it.
 KINDS = {
     "stock": {},
     "tide": {},
@@ -25,10 +25,10 @@ class Fleets:
 
     patience = 1
 
-    def __init__(self, seconds, **variables):
-        """variables: TIDE_ variables of the ranks with Tide."""
+    def __init__(self, seconds, kinds=None):
+        """kinds: more of them, as KINDS."""
         self.deadline = time.monotonic() + seconds
-        self.variables = variables
+        self.kinds = KINDS | (kinds or {})
         self.ranks = {}
 
     def left(self):
@@ -45,7 +45,7 @@ class Fleets:
 
     def start(self, world, kind):
         if (world, kind) not in self.ranks:
-            env = dict(environment(tide=kind == "tide", **self.variables), **KINDS[kind],
+            env = dict(environment(tide=kind.startswith("tide")), **self.kinds[kind],
                        PYTHONPATH=str(pathlib.Path(__file__).parent))
             self.ranks[world, kind] = Ranks("gpu_cases", world, env, self.left())
         return self.ranks[world, kind]
