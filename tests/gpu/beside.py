@@ -1,9 +1,9 @@
 """What reduce-scatters cost the matrix products of rank 0 that run at the same time.
 
 A window: every rank fills a stream with reduce-scatters, each held back by a word of host memory that
-is written when it is due, every `cadence` seconds or all at the start; rank 0 keeps another stream
-filled with products until the last of them is over, with a mark after each few. What counts ends
-with the first mark behind it. Windows with and without reduce-scatters alternate. NCCL's are bare
+is written when it is due, every `cadence` seconds or all at once; rank 0 keeps another stream filled
+with products, a mark after each few, from before the first of them until after the last. What products
+take while no reduce-scatter runs is their own time; what they take longer is lost. NCCL's are bare
 reduce_scatter_tensor() calls in a group with a given number of CTAs, Tide's are FSDP2's own
 foreach_reduce() of a model of one parameter, gradients in bf16. `copies` moves, by plain device
 copies, the bytes that Tide's reduce-scatter reads and writes: the part of the cost that is memory.
@@ -24,9 +24,11 @@ from reduction import Reduction
 COLUMNS = 1024
 PRODUCTS_A_MARK = 8
 MARKS_AHEAD = 24  # of the product that runs
+WARM_MS = 4       # of a window, which count for nothing
+LEAD_SECONDS, TAIL_SECONDS = 0.012, 0.008  # before the first reduce-scatter and behind the last
+REDUCTIONS_SECONDS, MOST_REDUCTIONS = 0.06, 8  # of a window, about
 HELD_SECONDS = 5  # at most: then what should have been enqueued waits for the device
 TRIES = 4         # of a window
-MOST_REDUCTIONS, WINDOW_SECONDS = 8, 0.06  # of a window, about
 
 
 class Products:
@@ -43,6 +45,7 @@ class Products:
         self.b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
         self.out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         self.stream = torch.cuda.Stream()
+        self.queue()  # loads what it takes, for which a stream that is held would be waited for
 
     def queue(self):
         """A few of them; the event behind."""
@@ -157,18 +160,16 @@ class Late(Exception):
 
 
 class Windows:
-    def __init__(self, job, work, products):
-        self.job, self.work, self.products = job, work, products
+    def __init__(self, work, products):
+        self.work, self.products = work, products
         self.caller, self.gate = torch.cuda.Stream(), Gate()
 
-    def run(self, reductions, cadence=0, seconds=0):
-        """The products' milliseconds, their number (1 where this rank has none) and the milliseconds
-        of each reduce-scatter; back to back of all by their number. The window lasts `seconds` or
-        longer."""
+    def run(self, reductions, cadence=0):
+        """What window() returns."""
         for _ in range(TRIES):
             late, found = 0, None
             try:
-                found = self.window(reductions, cadence, seconds)
+                found = self.window(reductions, cadence)
             except Late:
                 late = 1
             torch.cuda.synchronize()
@@ -176,10 +177,13 @@ class Windows:
                 return found
         raise RuntimeError(f"the host was too slow for a window, {TRIES} times")
 
-    def window(self, reductions, cadence, seconds):
+    def window(self, reductions, cadence):
+        """Milliseconds of a reduce-scatter: median, or back to back of all by their number; and on the
+        rank with products the microseconds of one alone, the milliseconds that all of them lost, and
+        those in which they did."""
         torch.cuda.synchronize()
         # The first tick starts the products, the others a reduce-scatter each.
-        due = [0.0] + [(i + 0.5) * cadence for i in range(reductions)]
+        due = [0.0] + [LEAD_SECONDS + (i + 0.5) * cadence for i in range(reductions)]
         helped = threading.Event()
 
         def help_out():
@@ -204,7 +208,7 @@ class Windows:
         finally:
             helper.cancel()
             helper.join()
-        late = helped.is_set()
+        late, ended = helped.is_set(), None
         dist.barrier(host_group())
         begin = time.monotonic()
         while True:
@@ -212,25 +216,36 @@ class Windows:
             while due and due[0] <= now:
                 due.pop(0)
                 self.gate.open()
-            over = not due and now >= seconds and (not times or times[-1][1].query())
-            if self.products and not over and marks[-MARKS_AHEAD].query():
+            if ended is None and not due and times[-1][1].query():
+                ended = now
+            if ended is not None and (not self.products or now > ended + TAIL_SECONDS):
+                break
+            if self.products and marks[-MARKS_AHEAD].query():
                 late = late or marks[-1].query()  # there was nothing left to run
                 marks.append(self.products.queue())
-            if over:
-                break
-        if self.products:
-            marks.append(self.products.queue())
         torch.cuda.synchronize()
         if late:
             raise Late
-        own = ([a.elapsed_time(b) for a, b in times] if cadence else
-               [times[0][0].elapsed_time(times[-1][1]) / reductions] if times else [])
+        own = (statistics.median(a.elapsed_time(b) for a, b in times) if cadence else
+               times[0][0].elapsed_time(times[-1][1]) / reductions)
         if not self.products:
-            return 0, 1, own
-        past = [marks[0].elapsed_time(m) for m in marks]
-        end = max(seconds * 1e3, marks[0].elapsed_time(times[-1][1]) if times else 0)
-        last = next(i for i, ms in enumerate(past) if i and ms >= end)
-        return past[last], last * PRODUCTS_A_MARK, own
+            return own, 0, 0, 0
+        spans = [(marks[0].elapsed_time(a), marks[0].elapsed_time(b)) for a, b in times]
+        return own, *losses([marks[0].elapsed_time(m) for m in marks], spans,
+                            reductions * cadence * 1e3)
+
+
+def losses(marks, spans, least):
+    """marks: milliseconds at which so many products each had ended; spans: when reduce-scatters ran.
+    Returns what window() says of products, over `least` milliseconds or longer."""
+    during, quiet = [], []
+    for begin, end in zip(marks, marks[1:]):
+        beside = any(begin < b and a < end for a, b in spans)
+        if begin >= WARM_MS or beside:
+            (during if beside else quiet).append(end - begin)
+    alone = statistics.median(quiet)
+    lost = sum(during) - len(during) * alone
+    return alone / PRODUCTS_A_MARK * 1e3, lost, max(least, spans[-1][1] - spans[0][0])
 
 
 def beside(job):
@@ -243,28 +258,19 @@ def beside(job):
             "copies": lambda: Copies(job.world, task["elements"]),
             "tide": lambda: Fsdp(job, job.world, task["elements"])}[task["side"]]()
     products = Products(task["product"]) if job.rank == 0 else None
-    windows = Windows(job, work, products)
-    kept = [work.start() for _ in range(2)]
+    windows = Windows(work, products)
+    kept = [work.start() for _ in range(MOST_REDUCTIONS)]  # allocates what a window takes
     torch.cuda.synchronize()
+    dist.barrier(host_group())
     del kept
     cadence = task["cadence"]
-    own = statistics.median(windows.run(2)[2]) / 1e3
-    each = agreed(max(cadence, own) * 1e6) / 1e6
-    reductions = int(min(MOST_REDUCTIONS, max(2, WINDOW_SECONDS / each)))
-    windows.run(0, seconds=WINDOW_SECONDS)
-    slower, lost, owns, alones = [], [], [], []
-    for _ in range(task["rounds"]):
-        bare, count, _ = windows.run(0, seconds=WINDOW_SECONDS)
-        alone = bare / count
-        loaded, count, own = windows.run(reductions, cadence, reductions * cadence)
-        owns += own
-        alones.append(alone)
-        if products:
-            slower.append(loaded / count / alone - 1)
-            lost.append((loaded - count * alone) / reductions)
+    each = agreed(max(cadence * 1e6, windows.run(2)[0] * 1e3)) / 1e6
+    reductions = int(min(MOST_REDUCTIONS, max(2, REDUCTIONS_SECONDS / each)))
+    rounds = [windows.run(reductions, cadence) for _ in range(task["rounds"])]
     if products:
-        job.notes.update(alone_us=statistics.median(alones) * 1e3,
-                         slower=statistics.median(slower), slower_all=slower,
-                         lost_us=statistics.median(lost) * 1e3, own_ms=statistics.median(owns),
-                         reductions=reductions)
+        own, alone, lost, spanned = zip(*rounds)
+        slower = [part / (whole - part) for part, whole in zip(lost, spanned)]
+        job.notes.update(alone_us=statistics.median(alone), slower=statistics.median(slower),
+                         slower_all=slower, lost_us=statistics.median(lost) / reductions * 1e3,
+                         own_ms=statistics.median(own), reductions=reductions)
     dist.barrier(host_group())
