@@ -29,6 +29,7 @@ LEAD_SECONDS, TAIL_SECONDS = 0.012, 0.008  # before the first reduce-scatter and
 REDUCTIONS_SECONDS, MOST_REDUCTIONS = 0.06, 8  # of a window, about
 HELD_SECONDS = 5  # at most: then what should have been enqueued waits for the device
 TRIES = 4         # of a window
+STREAMS = 32      # torch has so many
 
 
 class Products:
@@ -45,7 +46,7 @@ class Products:
         self.b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
         self.out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         self.stream = torch.cuda.Stream()
-        self.queue()  # loads what it takes, for which a stream that is held would be waited for
+        self.queue()  # loads what it takes, which would wait for streams that are held
 
     def queue(self):
         """A few of them; the event behind."""
@@ -163,6 +164,28 @@ class Windows:
     def __init__(self, work, products):
         self.work, self.products = work, products
         self.caller, self.gate = torch.cuda.Stream(), Gate()
+        for _ in range(STREAMS):
+            if self.products_run_beside():
+                return
+            if self.products:
+                self.products.stream = torch.cuda.Stream()
+        raise RuntimeError("products wait for reduce-scatters on every stream")
+
+    def products_run_beside(self):
+        """Streams that share a channel to the GPU wait for each other; which do is up to the driver,
+        and under MPS there are few channels."""
+        with torch.cuda.stream(self.caller):
+            self.gate.hold(self.caller, 1)
+            kept = self.work.start()
+        end = self.products.queue() if self.products else None
+        deadline = time.monotonic() + 0.1
+        while end and not end.query() and time.monotonic() < deadline:
+            pass
+        beside = not end or end.query()
+        self.gate.open()
+        torch.cuda.synchronize()
+        del kept
+        return not agreed(not beside)
 
     def run(self, reductions, cadence=0):
         """What window() returns."""
@@ -258,11 +281,11 @@ def beside(job):
             "copies": lambda: Copies(job.world, task["elements"]),
             "tide": lambda: Fsdp(job, job.world, task["elements"])}[task["side"]]()
     products = Products(task["product"]) if job.rank == 0 else None
-    windows = Windows(work, products)
     kept = [work.start() for _ in range(MOST_REDUCTIONS)]  # allocates what a window takes
     torch.cuda.synchronize()
     dist.barrier(host_group())
     del kept
+    windows = Windows(work, products)
     cadence = task["cadence"]
     each = agreed(max(cadence * 1e6, windows.run(2)[0] * 1e3)) / 1e6
     reductions = int(min(MOST_REDUCTIONS, max(2, REDUCTIONS_SECONDS / each)))

@@ -6,6 +6,7 @@ bytes (bf16), and for the reduce-scatter also as stock FSDP2 makes it, in fp32. 
 ways: from the call to the end, one at a time, and on the device alone, several queued while the GPU
 is kept busy, so that the time of the calling thread does not count.
 """
+import contextlib
 import statistics
 import time
 
@@ -134,6 +135,13 @@ def collectives(job):
     Notes: {collective: {"fsdp" | "bare" | "bare_fp32": {"device": [seconds], "called": [seconds]}}}
     """
     empty()
+    # Not the default stream, on which copies in batches, as NCCL makes them in symmetric memory, are
+    # an error.
+    with torch.cuda.stream(torch.cuda.Stream()) if CUDA else contextlib.nullcontext():
+        measure(job)
+
+
+def measure(job):
     group = job.mesh.get_group()
     clock = Clock(group, job.device)
     fsdp, bare = fsdp_calls(job, group), bare_calls(job, group)

@@ -75,16 +75,16 @@ def mps(wanted):
             "nvidia-cuda-mps-control"):
         yield {}
         return
-    hold = 'echo "$CUDA_MPS_PIPE_DIRECTORY"; cat >/dev/null'
+    names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES")
+    hold = "".join(f'echo "${name}";' for name in names) + "cat >/dev/null"
     daemon = subprocess.Popen([ROOT / "tests/gpu/with_mps", "sh", "-c", hold],
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                               start_new_session=True)
     try:
-        pipes = daemon.stdout.readline().strip()
-        if not pipes:
+        variables = {name: value for name in names if (value := daemon.stdout.readline().strip())}
+        if not variables:
             print("no MPS daemon: kernels of the ranks take turns", flush=True)
-        yield {"CUDA_MPS_PIPE_DIRECTORY": pipes,
-               "CUDA_MPS_LOG_DIRECTORY": pipes.removesuffix("pipe") + "log"} if pipes else {}
+        yield variables
     finally:
         daemon.stdin.close()
         try:
