@@ -8,8 +8,9 @@
 # the median of each and the median of its ratio to perftest's figure of the same round; a ratio
 # above 1 is better than perftest for bandwidth and worse for latency. Latency is half of the time from one
 # send to the next in a ping-pong, as perftest counts it; "answer" half of that from a send to its
-# answer, without what the program does before the next send (posting receives). Figures: build/vm/bench/*.txt,
-# one line a round. Variables of the plugins (TIDE_NET_..., NCCL_IB_...) are passed on.
+# answer, without what the program does before the next send (posting receives). ib_write_lat, the
+# measure, polls memory; ib_send_lat stands beside it, since NCCL's receiver, like its, must be told by a
+# completion. Figures: build/vm/bench/*.txt, one line a round. Variables of the plugins (TIDE_NET_..., NCCL_IB_...) are passed on.
 set -uo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 vm=$here/../vm
@@ -32,6 +33,10 @@ outside() {
 # figure KIND SIZE PLUGIN: MB/s or microseconds of one run.
 figure() {
   local bench=$1 key
+  if [ "$3" = ib_send_lat ]; then
+    pair ib_send_lat -x 1 -s "$2" -n 2000 -F >/dev/null && latency
+    return
+  fi
   case $1 in
     bandwidth) key='MB/s' ;;
     latency) key=us_median ;;
@@ -49,10 +54,10 @@ perftest() { # KIND SIZE
   esac
 }
 
-# compare KIND SIZE: a column of figures for perftest and each plugin, then their medians. A first
-# round is run and dropped: it reads the programs over the VM's file system.
+# compare KIND SIZE PLUGIN...: a column of figures for perftest and each plugin, then their medians. A
+# first round is run and dropped: it reads the programs over the VM's file system.
 compare() {
-  local table=$RESULTS/$1-$2.txt round plugin line value
+  local table=$RESULTS/$1-$2.txt plugins=("${@:3}") round plugin line value
   for ((round = 0; round <= ROUNDS; round++)); do
     line=$(perftest "$1" "$2") || { echo "perftest's $1 failed"; return 1; }
     for plugin in "${plugins[@]}"; do
@@ -82,14 +87,15 @@ inside() {
   source "$vm/perftest.sh"
   # A log line of another plugin costs time, or, where a device has no PCI path, more than that.
   export TIDE_NET_INTERFACE=lo NCCL_SOCKET_IFNAME=lo CONFORMANCE_LOG=none
-  plugins=("$BUILD/lib/libnccl-net-tide.so:${TIDE_VERSION:-10}" "$@")
   ROUNDS=${ROUNDS:-9}
-  local size failed=0
+  local size failed=0 plugins=("$BUILD/lib/libnccl-net-tide.so:${TIDE_VERSION:-10}" "$@")
   for size in ${LATENCY_SIZES-8 1024}; do
-    compare latency "$size" || failed=1
-    compare answer "$size" || failed=1
+    compare latency "$size" ib_send_lat "${plugins[@]}" || failed=1
+    compare answer "$size" ib_send_lat "${plugins[@]}" || failed=1
   done
-  for size in ${BANDWIDTH_SIZES-65536 1048576}; do compare bandwidth "$size" || failed=1; done
+  for size in ${BANDWIDTH_SIZES-65536 1048576}; do
+    compare bandwidth "$size" "${plugins[@]}" || failed=1
+  done
   return "$failed"
 }
 
