@@ -5,8 +5,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cstddef>
 #include <mutex>
+#include <new>
 #include <vector>
 
 namespace tide::verbs {
@@ -15,12 +16,21 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::vector<int> descriptors;
+
+  // Whether it was there. The last one takes the list's memory along: nothing of an unloaded plugin
+  // stays behind.
+  bool erase(int fd) {
+    const bool found = std::erase(descriptors, fd) > 0;
+    if (descriptors.empty()) descriptors.shrink_to_fit();
+    return found;
+  }
 };
 
-// Never freed: rails may be open while the process ends.
+// Never destroyed: rails may be open while the process ends.
 Registry& registry() {
+  alignas(Registry) static std::byte memory[sizeof(Registry)];
   static Registry* const instance = [] {
-    auto* made = new Registry;
+    auto* made = new (memory) Registry;
     pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
                    [] {
                      Registry& own = registry();
@@ -46,7 +56,7 @@ int open_private(const std::function<int()>& open) {
 void close_private(int fd) {
   Registry& known = registry();
   const std::lock_guard lock(known.mutex);
-  if (std::erase(known.descriptors, fd) > 0) close(fd);
+  if (known.erase(fd)) close(fd);
 }
 
 PrivateDescriptor::PrivateDescriptor(int fd) : fd_(open_private([fd] { return fd; })) {}
@@ -54,7 +64,7 @@ PrivateDescriptor::PrivateDescriptor(int fd) : fd_(open_private([fd] { return fd
 PrivateDescriptor::~PrivateDescriptor() {
   Registry& known = registry();
   const std::lock_guard lock(known.mutex);
-  std::erase(known.descriptors, fd_);
+  known.erase(fd_);
 }
 
 }  // namespace tide::verbs

@@ -22,12 +22,11 @@ $(TESTBIN)/net_conformance: tests/conformance/softverbs_test.sh $(PLUGIN) $(CONF
 $(TESTBIN)/net_conformance: $(LIB)/softverbs/libibverbs.so.1 $(LIB)/softverbs/libibverbs.so
 SUITES += $(TESTBIN)/net_conformance
 
-# Minutes of compilation: not part of `make test`.
+ifeq ($(SANITIZE),)
+SUITES += tests/conformance/sanitized.sh
+endif
 .PHONY: test-net-sanitized
-test-net-sanitized:  ## conformance of the net plugin under ASan+UBSan and TSan
-	@for kind in address,undefined thread; do \
-	  dir=$(BUILD)/net-$${kind%%,*}; \
-	  $(MAKE) --no-print-directory BUILD=$$dir SANITIZE=$$kind $$dir/test/net_conformance && \
-	  BUILD=$$dir NET_VERSIONS="7 12" $$dir/test/net_conformance || exit 1; \
-	done
+test-net-sanitized:  ## conformance of the net plugin with its fault scripts under ASan+UBSan and TSan
+	@BUILD="$(BUILD)" NET_VERSIONS="7 12" \
+	  NET_FAULTS="retry_exceeded flushed fatal loss reorder late_grants" tests/conformance/sanitized.sh
 endif

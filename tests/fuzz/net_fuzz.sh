@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of the net plugin for FUZZ_SECONDS each (10), beginning with the kept corpus.
+# Runs the fuzz targets of the net plugin for FUZZ_SECONDS each (30), beginning with the kept corpus.
 # New inputs go to build/fuzz; `merge` as first argument keeps those that reach new code.
 set -uo pipefail
 build=${BUILD:-build}
-seconds=${FUZZ_SECONDS:-10}
+seconds=${FUZZ_SECONDS:-30}
 corpus=tests/fuzz/corpus
 passed=0 failed=0
 for target in net_wire net_messages; do

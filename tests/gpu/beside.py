@@ -29,7 +29,7 @@ LEAD_SECONDS, TAIL_SECONDS = 0.012, 0.008  # before the first reduce-scatter and
 REDUCTIONS_SECONDS, MOST_REDUCTIONS = 0.06, 8  # of a window, about
 HELD_SECONDS = 5  # at most: then what should have been enqueued waits for the device
 TRIES = 4         # of a window
-STREAMS = 32      # torch has so many
+STREAMS = 8       # that are tried
 
 
 class Products:
@@ -172,8 +172,7 @@ class Windows:
         raise RuntimeError("products wait for reduce-scatters on every stream")
 
     def products_run_beside(self):
-        """Streams that share a channel to the GPU wait for each other; which do is up to the driver,
-        and under MPS there are few channels."""
+        """Streams that share a channel to the GPU wait for each other; which do is up to the driver."""
         with torch.cuda.stream(self.caller):
             self.gate.hold(self.caller, 1)
             kept = self.work.start()
