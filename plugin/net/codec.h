@@ -116,7 +116,6 @@ class Reader {
   bool good() const { return good_; }
   // Nothing is missing and nothing is left.
   bool complete() const { return good_ && bytes_.empty(); }
-  std::span<const uint8_t> rest() const { return bytes_; }
 
  private:
   std::span<const uint8_t> bytes_;

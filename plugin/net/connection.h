@@ -3,8 +3,8 @@
 // supervisor (recovery.h) repairs them.
 //
 // Two threads use a connection: NCCL's progress thread (isend, irecv, iflush, test) and, only while
-// a lane is broken, the supervisor. They take turns by one atomic exchange. The progress thread
-// never waits for its turn: it tells NCCL "not now".
+// a lane is broken, the supervisor. They take turns by one atomic exchange. Instead of waiting for
+// its turn the progress thread tells NCCL "not now", but in iflush, which cannot say so.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include "plugin/nccl/types.h"
 #include "plugin/net/lane.h"
 #include "plugin/net/repair.h"
+#include "plugin/net/settings.h"
 #include "plugin/net/socket.h"
 #include "plugin/net/wire.h"
 
@@ -67,7 +68,7 @@ struct Agreement {
   bool use_ece = false;
   int64_t recovery_seconds = 0;
   int64_t piece_bytes = 0;
-  int64_t flush = 0;  // a Flush
+  Flush flush = Flush::kAuto;
 };
 
 class Connection {
@@ -113,8 +114,6 @@ class Connection {
   void fail(ncclResult_t result, const std::string& what);
   bool failed() const { return failure_ != ncclSuccess; }
   int lanes_up() const;
-  bool has_open_requests() const { return open_requests_ > 0; }
-  int refill(Lane& lane) { return lane.refill(/*all=*/true); }
 
   Lane& lane(size_t index) { return *lanes_[index]; }
   size_t lane_count() const { return lanes_.size(); }
@@ -163,7 +162,6 @@ class Connection {
   std::vector<verbs::QueueHandle> queues_;  // one per device
   std::vector<verbs::RegionHandle> receive_regions_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  uint32_t open_requests_ = 0;
   std::atomic<bool> unattended_{false};
 
  private:

@@ -172,14 +172,6 @@ void hand_out(std::shared_ptr<Connection> connection, void** comm) {
   *comm = plain;
 }
 
-ncclResult_t close(void* comm) {
-  if (comm == nullptr) return ncclSuccess;
-  const std::shared_ptr<Connection> last =
-      process.supervisor().remove(static_cast<Connection*>(comm));
-  if (last) last->stream().send(FrameType::kBye, {});
-  return ncclSuccess;
-}
-
 }  // namespace
 
 ncclResult_t init(void** context, int traffic_class, ncclDebugLogger_t log) noexcept {
@@ -306,12 +298,14 @@ ncclResult_t accept(void* listen_comm, void** receive_comm) noexcept {
   });
 }
 
-ncclResult_t close_send(void* comm) noexcept {
-  return guarded(ncclInternalError, [&] { return close(comm); });
-}
-
-ncclResult_t close_receive(void* comm) noexcept {
-  return guarded(ncclInternalError, [&] { return close(comm); });
+ncclResult_t close_connection(void* comm) noexcept {
+  if (comm == nullptr) return ncclSuccess;
+  return guarded(ncclInternalError, [&] {
+    const std::shared_ptr<Connection> last =
+        process.supervisor().remove(static_cast<Connection*>(comm));
+    if (last) last->stream().send(FrameType::kBye, {});
+    return ncclSuccess;
+  });
 }
 
 ncclResult_t close_listen(void* comm) noexcept {

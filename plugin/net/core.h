@@ -1,5 +1,5 @@
-// The net plugin behind all ABI versions: NCCL's calls with the types of the newest one. Each
-// catches every error, logs it, and returns NCCL's code for it; nothing throws.
+// The net plugin behind all ABI versions: NCCL's calls with the types of the newest one. Each logs
+// its errors and returns NCCL's code for them; nothing throws.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ ncclResult_t listen(void* context, int device, void* handle, void** listen_comm)
 ncclResult_t connect(void* context, int device, int traffic_class, void* handle,
                      void** send_comm) noexcept;
 ncclResult_t accept(void* listen_comm, void** receive_comm) noexcept;
-ncclResult_t close_send(void* comm) noexcept;
-ncclResult_t close_receive(void* comm) noexcept;
+// Of either end.
+ncclResult_t close_connection(void* comm) noexcept;
 ncclResult_t close_listen(void* comm) noexcept;
 
 // fd -1: ordinary memory.

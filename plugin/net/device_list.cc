@@ -33,8 +33,7 @@ void fill(NetDevice* device, std::string name, std::vector<const Port*> ports, i
   device->pointer_support = support;
 }
 
-}  // namespace
-
+// A module that lets the NIC driver register GPU memory is loaded.
 bool peer_memory_module() {
   for (const char* path :
        {"/sys/kernel/mm/memory_peers/nv_mem/version",
@@ -44,6 +43,8 @@ bool peer_memory_module() {
   }
   return false;
 }
+
+}  // namespace
 
 uint32_t PeerTable::join(const std::string& name) {
   std::lock_guard lock(mutex_);
@@ -82,10 +83,16 @@ DeviceList::DeviceList(const Settings& settings) : settings_(settings) {
   const bool peer_memory = settings.gpu_direct != 0 && peer_memory_module();
   for (int i = 0; i < count; ++i) {
     const char* name = ibv_get_device_name(list[i]);
+    std::shared_ptr<verbs::Device> device;
     try {
-      auto device = std::make_shared<verbs::Device>(list[i], settings.relaxed_ordering != 0);
-      for (int number = 1; number <= device->attributes().phys_port_cnt; ++number) {
-        if (!wanted.matches(name, number)) continue;
+      device = std::make_shared<verbs::Device>(list[i], settings.relaxed_ordering != 0);
+    } catch (const Error& error) {
+      TIDE_WARN("%s is left out: %s", name, error.what());
+      continue;
+    }
+    for (int number = 1; number <= device->attributes().phys_port_cnt; ++number) {
+      if (!wanted.matches(name, number)) continue;
+      try {
         if (!verbs::port_active(*device, number)) {
           TIDE_INFO("%s port %d is not active, left out", name, number);
           continue;
@@ -101,9 +108,9 @@ DeviceList::DeviceList(const Settings& settings) : settings_(settings) {
         NetDevice& added = devices_.emplace_back(static_cast<uint32_t>(settings.pacing_peers));
         fill(&added, net_name(*device, number), {&ports_.back()}, support);
         added.members = {static_cast<int>(devices_.size()) - 1};
+      } catch (const Error& error) {
+        TIDE_WARN("%s port %d is left out: %s", name, number, error.what());
       }
-    } catch (const Error& error) {
-      TIDE_WARN("%s is left out: %s", name, error.what());
     }
   }
 }

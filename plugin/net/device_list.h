@@ -68,7 +68,4 @@ class DeviceList {
   std::deque<NetDevice> devices_;
 };
 
-// A module that lets the NIC driver register GPU memory is loaded.
-bool peer_memory_module();
-
 }  // namespace tide::net

@@ -3,12 +3,12 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <random>
 
 #include "include/tide/error.h"
+#include "plugin/net/codec.h"
 #include "plugin/net/log.h"
 
 namespace tide::net {
@@ -38,7 +38,7 @@ Agreement agree(NetDevice& device, const Settings& settings, Introduction self, 
   agreement.use_ece = settings.ece != 0;
   agreement.recovery_seconds = settings.recovery_seconds;
   agreement.piece_bytes = settings.piece_bytes;
-  agreement.flush = settings.flush;
+  agreement.flush = static_cast<Flush>(settings.flush);
   return agreement;
 }
 
@@ -164,9 +164,7 @@ void Connector::greet() {
 void Connector::settle(const Frame& frame) {
   const std::string peer_address = address_text(handle_);
   if (frame.type == FrameType::kRefuse) {
-    std::string why(frame.body.begin(), frame.body.end());
-    std::replace_if(why.begin(), why.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-    throw Error(peer_address + " refused the connection: " + why);
+    throw Error(peer_address + " refused the connection: " + printable(frame.body));
   }
   const auto decoded =
       frame.type == FrameType::kWelcome ? decode_introduction(frame.body) : std::nullopt;

@@ -58,7 +58,7 @@ void Receiver::start() {
                   "raise the locked memory limit (ulimit -l)");
     }
   }
-  const auto flush = static_cast<Flush>(agreement_.flush);
+  const Flush flush = agreement_.flush;
   const bool gpu = (device.pointer_support & (NCCL_PTR_CUDA | NCCL_PTR_DMABUF)) != 0;
   if (flush == Flush::kNever || (flush == Flush::kAuto && !gpu)) return;
   flushes_.resize(kFlushes);
@@ -121,7 +121,6 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
   slot.held = true;
   if (slot.size_optional) unattended_ = true;
   open_messages_ += messages;
-  ++open_requests_;
   ++open_slots_;
   same_tag_run_ = messages == 1 && tags[0] == last_tag_ ? same_tag_run_ + 1 : 0;
   last_tag_ = messages == 1 ? tags[0] : last_tag_;
@@ -138,9 +137,8 @@ ncclResult_t Receiver::iflush(int count, void* const* data, const int* sizes,
   *request = nullptr;
   int last = -1;
   for (int i = 0; i < count; ++i) {
-    const bool wanted =
-        registrations[i] != nullptr && (registrations[i]->type != NCCL_PTR_HOST ||
-                                        static_cast<Flush>(agreement_.flush) == Flush::kAlways);
+    const bool wanted = registrations[i] != nullptr && (registrations[i]->type != NCCL_PTR_HOST ||
+                                                        agreement_.flush == Flush::kAlways);
     if (sizes[i] > 0 && wanted) last = i;
   }
   if (last < 0 || loopbacks_.empty()) return ncclSuccess;
@@ -198,7 +196,6 @@ ncclResult_t Receiver::test(Request* request, int* done, int* sizes) {
     for (uint32_t i = 0; i < slot.count; ++i) sizes[i] = static_cast<int>(slot.messages[i].bytes);
   }
   slot.held = false;
-  --open_requests_;
   return ncclSuccess;
 }
 

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "include/tide/error.h"
+#include "include/tide/thread.h"
 #include "plugin/net/log.h"
 
 namespace tide::net {
@@ -47,7 +49,11 @@ Supervisor::Supervisor(std::vector<std::shared_ptr<verbs::Device>> devices)
   if (!poll_ || !wake_) throw Error(std::string("no event descriptors: ") + std::strerror(errno));
   watch(poll_.get(), wake_.get(), nullptr);
   for (auto& device : devices_) watch(poll_.get(), device->context()->async_fd, device.get());
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = quiet_thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw Error(std::string("cannot start the supervisor: ") + error.what());
+  }
 }
 
 Supervisor::~Supervisor() {
@@ -309,8 +315,6 @@ void Supervisor::advance(Connection& connection, Lane& lane) {
       lane.state = LaneState::kDown;
       repair.pair_in_error = false;
       repair.peer_received.reset();
-      repair.attempts = 0;
-      repair.next_offer = now;
       connection.poll();  // what was lost leaves on other lanes
       return;
     }
@@ -367,7 +371,7 @@ void Supervisor::answer(Connection& connection, Lane& lane, const Repair& offer)
       const Connection::Turn turn(connection, Connection::Turn::Wait::kYes);
       lane.adopt(std::move(pair), offer.generation);
       lane.state = LaneState::kAnswered;
-      if (connection.refill(lane) != 0) throw Error("its receives cannot be posted");
+      if (lane.refill(/*all=*/true) != 0) throw Error("its receives cannot be posted");
     }
     say(connection, lane, RepairStep::kAnswer, offer.generation, 0, address, local);
   } catch (const Error& error) {
@@ -389,7 +393,7 @@ void Supervisor::probe(Connection& connection, Lane& lane, const Repair& answer)
   lane.adopt(std::move(repair.candidate), answer.generation);
   lane.state = LaneState::kProbing;
   repair.deadline = Clock::now() + kStepTime;
-  const int error = connection.refill(lane);
+  const int error = lane.refill(/*all=*/true);
   const int refused = lane.post_probe();
   if (error != 0 || refused != 0) connection.break_lane(lane, "the new queue pair takes no work");
 }

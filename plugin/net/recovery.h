@@ -22,8 +22,9 @@ class Supervisor {
   ~Supervisor();
 
   void add(std::shared_ptr<Connection> connection);
-  // Afterwards the supervisor no longer touches it, it is the caller's. Waits at most for one verbs
-  // call. Null when it was not there.
+  // Afterwards the supervisor no longer touches it, it is the caller's. Waits for the supervisor's
+  // present step with it, some verbs calls for each broken lane; never for the peer. Null when it
+  // was not there.
   std::shared_ptr<Connection> remove(Connection* connection);
   // A connection wants attention. Called from progress threads, only when something broke.
   void wake();

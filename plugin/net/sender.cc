@@ -133,7 +133,6 @@ ncclResult_t Sender::isend(const void* data, uint64_t size, int tag,
     requests_[queue_tail_].next = index;
   }
   queue_tail_ = index;
-  ++open_requests_;
   *request = &send;
   in_isend_ = true;
   push();
@@ -154,7 +153,6 @@ ncclResult_t Sender::test(Request* request, int* done, int* sizes) {
   if (sizes != nullptr) *sizes = static_cast<int>(send.size);
   send.next = free_;
   free_ = static_cast<uint32_t>(&send - requests_.data());
-  --open_requests_;
   return ncclSuccess;
 }
 

@@ -9,7 +9,6 @@
 
 namespace tide::net {
 
-enum class Pacing : int64_t { kOff = 0, kHead = 1 };
 enum class Flush : int64_t { kAuto = 0, kAlways = 1, kNever = 2 };
 
 // Of a choice, its place in the table's list.
@@ -32,7 +31,7 @@ struct Settings {
   int64_t flush = 0;
   int64_t connect_seconds = 0;
   int64_t recovery_seconds = 0;
-  int64_t pacing = 0;
+  int64_t pacing = 0;  // 0 off, 1 head
   int64_t pacing_peers = 0;
   int64_t pacing_head_bytes = 0;
 };

@@ -1,5 +1,5 @@
 // The version of what travels between two ends: see wire.h.
-#include <cstdint>
+#include "plugin/net/wire.h"
 
 #ifndef TIDE_WIRE_VERSION
 #define TIDE_WIRE_VERSION 3
@@ -7,7 +7,6 @@
 
 namespace tide::net {
 
-extern const uint32_t kWireVersion;
 const uint32_t kWireVersion = TIDE_WIRE_VERSION;
 
 }  // namespace tide::net

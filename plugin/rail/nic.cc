@@ -12,11 +12,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <ctime>
 
 #include "include/tide/error.h"
+#include "include/tide/thread.h"
 
 namespace tide::rail {
 namespace {
@@ -119,17 +119,11 @@ Nic::Nic(const net::Port& port, const ThreadOptions& options)
   watch_fd(poll_.get(), wake_.get());
   watch_fd(poll_.get(), channel_->fd);
   watch_fd(poll_.get(), port_.device->context()->async_fd);
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    thread_ = std::thread([this] { run(); });
+    thread_ = quiet_thread([this] { run(); });
   } catch (const std::exception& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw Error("cannot start a progress thread for " + name_ + ": " + error.what());
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (core_ < 0) return;
   try {
     pin(thread_, core_);

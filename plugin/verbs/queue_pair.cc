@@ -61,7 +61,8 @@ QueuePair::QueuePair(Device& device, int port, ibv_cq* completions, const PairSh
 void QueuePair::connect(const PortAddress& local, const PortAddress& remote,
                         const PairAddress& peer, const PairOptions& options) {
   const OptionalVerbs& verbs = optional_verbs();
-  if (peer.ece.vendor_id != 0 && verbs.set_ece != nullptr && verbs.query_ece != nullptr) {
+  // Not where this end offered none (TIDE_NET_ECE=off): the peer then uses none either.
+  if (address_.ece.vendor_id != 0 && peer.ece.vendor_id != 0 && verbs.set_ece != nullptr) {
     ibv_ece wanted = peer.ece;
     if (verbs.set_ece(handle_.get(), &wanted) != 0) address_.ece = {};
   }

@@ -1,13 +1,13 @@
 #include "shim/collective/node_team.h"
 
 #include <cfenv>
-#include <csignal>
 #include <deque>
 #include <functional>
 #include <thread>
 #include <utility>
 
 #include "include/tide/error.h"
+#include "include/tide/thread.h"
 #include "shim/device/completion.h"
 #include "shim/device/host/fork.h"
 
@@ -87,17 +87,11 @@ void Fate::give_up(const Member& member) const {
 struct NodeTeam::State {
   State(const device::Team& team, bool staged, Fate& fate)
       : team(team), staged(staged), fate(fate) {
-    // Signals are the job's: its handlers must not run on this thread.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      worker = std::thread([this] { work(); });
+      worker = quiet_thread([this] { work(); });
     } catch (const std::system_error& trouble) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
       throw Error(std::string("cannot start the thread of ") + kOwner + ": " + trouble.what());
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void close() {

@@ -110,7 +110,7 @@ void run_bench(const char* what, const char* sizes) {
     size_t size = strtoul(item, &unit, 10);
     size *= *unit == 'K' ? 1024 : *unit == 'M' ? 1024 * 1024 : 1;
     if (strcmp(what, "latency") == 0) {
-      latency(size, world.pairs);
+      latency(size, world.rounds);
     } else {
       bandwidth(size, 1);
     }

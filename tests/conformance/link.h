@@ -36,7 +36,7 @@ struct world {
   const char* path;
   int version;
   int device;
-  int pairs;       /* how often a long case repeats its work */
+  int rounds;      /* of a latency bench */
   unsigned seed;   /* of the order of things; the same at both ranks */
   double patience; /* seconds that any wait may take */
   struct net net;

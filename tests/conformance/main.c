@@ -1,6 +1,7 @@
 /* Drives any NCCL net plugin as NCCL's proxy does, from two processes.
  *
  *   conformance --plugin PATH --version 7..12 [--device N | --device A,B] [--only NAME,...]
+ *               [--except NAME,...] [--seed N] [--limit SECONDS_OF_A_CASE]
  *   conformance --plugin PATH --version N --bench latency|bandwidth [--sizes 8,4K,1M] [--rounds N]
  *
  * --peer-plugin: what rank 1 loads, if it is not the same; CONFORMANCE_RANK1="NAME=VALUE" is set in
@@ -84,7 +85,7 @@ static int run_pair(void (*run)(void), int expect_killed) {
       if (WIFSIGNALED(status))
         fprintf(stderr, "  rank %d: %s\n", rank, strsignal(WTERMSIG(status)));
       result = 1;
-      kill(ranks[1 - rank], SIGTERM);
+      if (i == 0) kill(ranks[1 - rank], SIGTERM);
     }
   }
   return result;
@@ -111,7 +112,7 @@ int main(int argc, char** argv) {
   const char* only = NULL;
   const char* except = "";
   world.version = 12;
-  world.pairs = 2000;
+  world.rounds = 2000;
   world.seed = 1;
   int option;
   while ((option = getopt_long(argc, argv, "", kOptions, NULL)) != -1) {
@@ -139,7 +140,7 @@ int main(int argc, char** argv) {
         sizes = optarg;
         break;
       case 'r':
-        world.pairs = atoi(optarg);
+        world.rounds = atoi(optarg);
         break;
       case 'e':
         world.seed = (unsigned)atoi(optarg);
@@ -154,8 +155,12 @@ int main(int argc, char** argv) {
         return 2;
     }
   }
-  if (world.path == NULL || world.version < 7 || world.version > 12) {
-    fprintf(stderr, "usage: conformance --plugin PATH --version 7..12 [options]\n");
+  const int benched =
+      bench == NULL || strcmp(bench, "latency") == 0 || strcmp(bench, "bandwidth") == 0;
+  if (world.path == NULL || world.version < 7 || world.version > 12 || !benched) {
+    fprintf(stderr,
+            "usage: conformance --plugin PATH --version 7..12 [--bench latency|bandwidth] "
+            "[options]\n");
     return 2;
   }
   if (bench != NULL) return run_pair(NULL, 0);

@@ -31,6 +31,20 @@ if [ -n "${NET_FAULTS-cut}" ]; then
   CONFORMANCE_MERGE=1 drive "a cut of 3 s, two merged devices" --only outage
   unset CONFORMANCE_SECONDS SOFTVERBS_LINK
 fi
+
+# Queue pairs that fail as soon as they are rebuilt, for 4 s: at most two lanes, two ends, and a dozen
+# times each, not as often as the processor can.
+export SOFTVERBS_FAULTS=$here/faults/always.txt
+broken=$(TIDE_NET_RECOVERY_SECONDS=4 CONFORMANCE_SECONDS=8 CONFORMANCE_LOG=warn \
+  drive "" --only outage 2>&1 | grep -c " broke: ")
+if [ "$broken" -ge 4 ] && [ "$broken" -le 100 ]; then
+  echo "hopeless queue pairs are rebuilt ever more slowly"
+  echo "1 passed, 0 failed"
+else
+  echo "hopeless queue pairs broke $broken times"
+  echo "0 passed, 1 failed"
+  result=1
+fi
 unset SOFTVERBS_FAULTS
 
 TIDE_NET_PACING=head TIDE_NET_PACING_PEERS=1 TIDE_NET_PACING_HEAD_BYTES=4096 \

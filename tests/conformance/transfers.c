@@ -457,14 +457,21 @@ static void huge(void) {
   }
   const size_t page = 64 << 20;
   const size_t whole = (size + page - 1) / page * page;
-  const int file = memfd_create("huge", 0);
-  CHECK(ftruncate(file, (off_t)page) == 0);
+  /* The same page again and again, but for the last one: a length cut to 32 bits leaves that empty.
+   */
+  const int file = memfd_create("huge", 0), last = memfd_create("huge's end", 0);
+  CHECK(ftruncate(file, (off_t)page) == 0 && ftruncate(last, (off_t)page) == 0);
   uint8_t* data = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   for (size_t at = 0; at < whole; at += page) {
-    CHECK(mmap(data + at, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) ==
-          data + at);
+    CHECK(mmap(data + at, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+               at + page < whole ? file : last, 0) == data + at);
   }
-  if (world.rank == 1) fill_pattern(data, page, 5);
+  uint8_t* const end = data + whole - page;
+  const size_t rest = size - (whole - page);
+  if (world.rank == 1) {
+    fill_pattern(data, page, 5);
+    fill_pattern(end, rest, 6);
+  }
   struct channel channel = open_channel(0, world.device);
   void* comm = world.rank == 0 ? channel.receive : channel.send;
   void* memory = NULL;
@@ -475,6 +482,7 @@ static void huge(void) {
   if (world.rank == 0) {
     finish(start_receive(&channel, 1, &place, &room, &tag, &memory), NULL);
     CHECK(has_pattern(data, page, 5));
+    CHECK(has_pattern(end, rest, 6));
   } else {
     finish(start_send(&channel, data, size, tag, memory), NULL);
   }

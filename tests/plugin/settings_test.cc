@@ -76,7 +76,7 @@ TEST(SettingsTest, Defaults) {
   EXPECT_EQ(settings.gid_index, "-1");
   EXPECT_EQ(settings.queue_pairs, 2);
   EXPECT_EQ(settings.piece_bytes, 1048576);
-  EXPECT_EQ(settings.pacing, static_cast<int64_t>(Pacing::kOff));
+  EXPECT_EQ(settings.pacing, 0);
   EXPECT_EQ(settings.pacing_head_bytes, 262144);
   EXPECT_EQ(settings.recovery_seconds, 60);
 }

@@ -89,12 +89,15 @@ class Engine::MemoryOperations {
 // (580.159 on an H200) uses SMs whatever it is asked.
 class Engine::Copies {
  public:
-  explicit Copies(CUstream stream) : stream_(stream) {}
+  // Adds what reaches ranks to `pushed`.
+  Copies(CUstream stream, std::atomic<uint64_t>& pushed) : stream_(stream), pushed_(pushed) {}
 
-  void add(CUdeviceptr to, const void* from, uint64_t bytes) {
-    to_.push_back(to);
-    from_.push_back(reinterpret_cast<CUdeviceptr>(from));
-    bytes_.push_back(bytes);
+  // Into `slot`, which is that of `ranks` ranks.
+  void add(CUdeviceptr slot, const Push& push, int ranks = 1) {
+    to_.push_back(slot + push.to);
+    from_.push_back(reinterpret_cast<CUdeviceptr>(push.from));
+    bytes_.push_back(push.bytes);
+    pushed_.fetch_add(push.bytes * static_cast<uint64_t>(ranks), std::memory_order_relaxed);
   }
 
   void flush() {
@@ -119,6 +122,7 @@ class Engine::Copies {
 
  private:
   const CUstream stream_;
+  std::atomic<uint64_t>& pushed_;
   std::vector<CUdeviceptr> to_;
   std::vector<CUdeviceptr> from_;
   std::vector<size_t> bytes_;
@@ -155,6 +159,33 @@ void Engine::for_each_peer(Act act) const {
   }
 }
 
+void Engine::say_ready(const Job& job, MemoryOperations& words) const {
+  for_each_peer([&](int, const Board& peer) {
+    words.write(peer.address_of(peer.ready(lookout_.rank(), job.sequence)), job.code);
+  });
+}
+
+void Engine::await_ready(const Job& job, MemoryOperations& words) const {
+  const Board& own = flight_.board(lookout_.rank());
+  for_each_peer([&](int q, const Board&) {
+    words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
+  });
+}
+
+void Engine::say_arrived(const Job& job, MemoryOperations& words, int following) const {
+  for_each_peer([&](int q, const Board& peer) {
+    words.write(peer.address_of(peer.arrived(lookout_.rank(), job.sequence, following)),
+                job.codes[q]);
+  });
+}
+
+void Engine::await_arrived(const Job& job, MemoryOperations& words, int following) const {
+  const Board& own = flight_.board(lookout_.rank());
+  for_each_peer([&](int q, const Board&) {
+    words.wait(own.address_of(own.arrived(q, job.sequence, following)), job.code);
+  });
+}
+
 void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
                      const std::vector<Fence>& fences, const Event& before) {
   const Streams& streams = streams_for(caller);
@@ -173,9 +204,7 @@ void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
   if (slots && switch_kernels_ && switch_can_add(exchange.sum)) {
     add_in_switch(job, exchange, *slots, words, stream);
   } else {
-    for_each_peer([&](int, const Board& peer) {
-      words.write(peer.address_of(peer.ready(lookout_.rank(), job.sequence)), job.code);
-    });
+    say_ready(job, words);
     if (slots) push_to_all(job, *slots, exchange.pushes, words, stream);
     const int parts = count_parts(exchange.sum, lookout_.size(), part_bytes_);
     if (parts > 1) {
@@ -211,16 +240,11 @@ void Engine::push_to_all(const Job& job, CUdeviceptr slots, std::vector<Push>& p
   SplitPushes split = split_pushes(pushes, lookout_.size());
   pushes = std::move(split.to_each);
   if (split.to_all.empty()) return;
-  const Board& own = flight_.board(lookout_.rank());
-  for (int q = 0; q < lookout_.size(); ++q) {
-    if (q == lookout_.rank()) continue;
-    words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
-  }
+  await_ready(job, words);
   words.flush();
-  Copies copies(stream);
+  Copies copies(stream, bytes_pushed_);
   for (const Push& push : merged(std::move(split.to_all))) {
-    copies.add(slots + push.to, push.from, push.bytes);
-    bytes_pushed_.fetch_add(push.bytes * lookout_.size(), std::memory_order_relaxed);
+    copies.add(slots, push, lookout_.size());
   }
   copies.flush();
 }
@@ -228,29 +252,23 @@ void Engine::push_to_all(const Job& job, CUdeviceptr slots, std::vector<Push>& p
 void Engine::push_and_sum(const Job& job, Exchange& exchange, int parts, MemoryOperations& words,
                           const Streams& streams) {
   const int rank = lookout_.rank();
-  const Board& own = flight_.board(rank);
   std::vector<Part> cut = cut_into_parts(exchange, rank, parts);
 
   // All pushes are enqueued before a sum: where both streams share a hardware channel, a sum that
   // waits for a peer must not stand before what that peer waits for.
   const Event begin = record(streams.pushes.get());
-  Copies copies(streams.pushes.get());
-  for_each_peer([&](int q, const Board&) {
-    words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
-  });
+  Copies copies(streams.pushes.get(), bytes_pushed_);
+  await_ready(job, words);
   for (int p = 0; p < parts; ++p) {
     words.flush();
     const std::vector<Push> pushes = merged(std::move(cut[p].pushes));
     for_each_peer([&](int q, const Board&) {
       for (const Push& push : std::ranges::equal_range(pushes, q, {}, &Push::peer)) {
-        copies.add(job.landings[q] + push.to, push.from, push.bytes);
-        bytes_pushed_.fetch_add(push.bytes, std::memory_order_relaxed);
+        copies.add(job.landings[q], push);
       }
     });
     copies.flush();
-    for_each_peer([&](int q, const Board& peer) {
-      words.write(peer.address_of(peer.arrived(rank, job.sequence, parts - 1 - p)), job.codes[q]);
-    });
+    say_arrived(job, words, parts - 1 - p);
   }
   words.flush();
 
@@ -260,9 +278,7 @@ void Engine::push_and_sum(const Job& job, Exchange& exchange, int parts, MemoryO
   Sum sum = exchange.sum;
   sum.zeros.clear();
   for (int p = 0; p < parts; ++p) {
-    for_each_peer([&](int q, const Board&) {
-      arrivals.wait(own.address_of(own.arrived(q, job.sequence, parts - 1 - p)), job.code);
-    });
+    await_arrived(job, arrivals, parts - 1 - p);
     arrivals.flush();
     sum.runs = std::move(cut[p].runs);
     kernels_.enqueue(sum, rank, lookout_.size(), reinterpret_cast<uint64_t>(exchange.landing.data),
@@ -275,70 +291,44 @@ void Engine::push_and_sum(const Job& job, Exchange& exchange, int parts, MemoryO
 void Engine::add_in_switch(const Job& job, Exchange& exchange, CUdeviceptr slots,
                            MemoryOperations& words, CUstream stream) {
   const int rank = lookout_.rank();
-  const Board& own = flight_.board(rank);
   SwitchSum plan = switch_sum(exchange, rank, slots);
   exchange.sum.runs.clear();
-  Copies copies(stream);
-  for (const Push& copy : merged(std::move(plan.copies))) {
-    copies.add(job.landings[rank] + copy.to, copy.from, copy.bytes);
-    bytes_pushed_.fetch_add(copy.bytes, std::memory_order_relaxed);
-  }
+  Copies copies(stream, bytes_pushed_);
+  for (const Push& copy : merged(std::move(plan.copies))) copies.add(job.landings[rank], copy);
   copies.flush();
-  for_each_peer([&](int, const Board& peer) {
-    words.write(peer.address_of(peer.ready(rank, job.sequence)), job.code);
-  });
-  for_each_peer([&](int q, const Board&) {
-    words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
-  });
+  say_ready(job, words);
+  await_ready(job, words);
   words.flush();
   switch_kernels_->enqueue(plan.sum, {.longest = settings_.longest}, stream);
-  for_each_peer([&](int q, const Board& peer) {
-    words.write(peer.address_of(peer.arrived(rank, job.sequence)), job.codes[q]);
-  });
-  for_each_peer([&](int q, const Board&) {
-    words.wait(own.address_of(own.arrived(q, job.sequence)), job.code);
-  });
+  say_arrived(job, words);
+  await_arrived(job, words);
   words.flush();
 }
 
 void Engine::push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,
                   CUstream stream) {
   const int rank = lookout_.rank();
-  const int size = lookout_.size();
   const Board& own = flight_.board(rank);
-  Copies copies(stream);
-  auto add_copies = [&](int peer) {
+  Copies copies(stream, bytes_pushed_);
+  auto push_to = [&](int peer) {
     const auto [first, last] = std::ranges::equal_range(pushes, peer, {}, &Push::peer);
-    if (first == last) return false;
-    for (auto push = first; push != last; ++push) {
-      copies.add(job.landings[peer] + push->to, push->from, push->bytes);
-      bytes_pushed_.fetch_add(push->bytes, std::memory_order_relaxed);
-    }
-    return true;
+    if (first == last) return;
+    for (auto push = first; push != last; ++push) copies.add(job.landings[peer], *push);
+    words.flush();
+    copies.flush();
   };
 
-  for (int k = 1; k < size; ++k) {
-    const int q = (rank + k) % size;
-    const Board& peer = flight_.board(q);
+  for_each_peer([&](int q, const Board& peer) {
     // Also when there is nothing to push: "arrived" must not overwrite the word of an exchange that
     // the peer has not read yet, and its "ready" says that it has.
     words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
-    if (add_copies(q)) {
-      words.flush();
-      copies.flush();
-    }
+    push_to(q);
     words.write(peer.address_of(peer.arrived(rank, job.sequence)), job.codes[q]);
-  }
+  });
   // This rank's own slot last: the driver copies inside a GPU with SMs, for which it may have to
   // wait, and peers should not.
-  if (add_copies(rank)) {
-    words.flush();
-    copies.flush();
-  }
-  for (int k = 1; k < size; ++k) {
-    const int q = (rank + k) % size;
-    words.wait(own.address_of(own.arrived(q, job.sequence)), job.code);
-  }
+  push_to(rank);
+  await_arrived(job, words);
   words.flush();
 }
 

@@ -60,6 +60,11 @@ class Engine {
   // act(q, board of q) for every other rank q, from rank + 1 on.
   template <class Act>
   void for_each_peer(Act act) const;
+  // What board.h says of these words, to and from every other rank; following: parts.
+  void say_ready(const Job& job, MemoryOperations& words) const;
+  void await_ready(const Job& job, MemoryOperations& words) const;
+  void say_arrived(const Job& job, MemoryOperations& words, int following = 0) const;
+  void await_arrived(const Job& job, MemoryOperations& words, int following = 0) const;
   // The multicast address of the landing slots, where they lie at one offset of it.
   std::optional<CUdeviceptr> common_slots(const Job& job) const;
   void push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,

@@ -1,14 +1,12 @@
 // The watchdog looks at words of host memory and at sockets only.
 #include "shim/device/cuda/flight.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <optional>
 #include <system_error>
 
 #include "include/tide/error.h"
+#include "include/tide/thread.h"
 
 namespace tide::device::cuda {
 namespace {
@@ -40,17 +38,11 @@ class Patience {
 
 Flight::Flight(const Lookout& lookout, std::vector<Board> boards)
     : lookout_(lookout), boards_(std::move(boards)) {
-  // Signals are the job's: its handlers must not run on this thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    watchdog_ = std::thread([this] { watch(); });
+    watchdog_ = quiet_thread([this] { watch(); });
   } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw Error(std::string("cannot start the watchdog of a CUDA team: ") + error.what());
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Flight::~Flight() {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "include/tide/error.h"
+#include "include/tide/thread.h"
 #include "shim/device/device.h"
 
 namespace tide::device::cuda {
@@ -137,24 +137,17 @@ std::optional<CUresult> bounded(std::shared_ptr<Parts> parts, Clock::time_point 
     return call(*parts);
   });
   std::future<CUresult> result = task.get_future();
-  // Signals are the job's: its handlers must not run on this thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::optional<std::thread> thread;
-  std::string error;
+  std::thread thread;
   try {
-    thread.emplace(std::move(task));
-  } catch (const std::system_error& thrown) {
-    error = thrown.what();
+    thread = quiet_thread(std::move(task));
+  } catch (const std::system_error& error) {
+    throw Refusal{std::string("cannot start a thread: ") + error.what()};
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!thread) throw Refusal{"cannot start a thread: " + error};
   if (result.wait_until(deadline) == std::future_status::timeout) {
-    thread->detach();
+    thread.detach();
     return std::nullopt;
   }
-  thread->join();
+  thread.join();
   return result.get();
 }
 

@@ -1,3 +1,4 @@
+// A turn's words in pinned host memory, and the stream operations that wait for and write them.
 #include "shim/device/cuda/stage.h"
 
 #include <algorithm>

@@ -156,7 +156,11 @@ class Core : public std::enable_shared_from_this<Core> {
     const Current current(*context_);
     std::vector<Fence> fences;
     try {
-      fences.push_back(engine_.record(current_stream()));
+      const CUstream stream = current_stream();
+      // A graph reads the slot whenever it is replayed, and no exchange may wait for an event that
+      // was recorded into it.
+      if (capturing(stream)) return;
+      fences.push_back(engine_.record(stream));
     } catch (const Error&) {
       // A slot whose last use cannot be known is not used again. That is so when the process ends
       // and has shut the driver down: no reason to fail the peers.
@@ -177,7 +181,10 @@ class Core : public std::enable_shared_from_this<Core> {
     const Current current(*context_);
     const CUstream stream = current_stream();
     validate(exchange, rank(), size());
-    refuse_capture(stream, exchange.what);
+    if (capturing(stream)) {
+      throw Error(exchange.what +
+                  " cannot start: the current stream is being captured into a graph");
+    }
     auto job = std::make_shared<Job>();
     job->what = exchange.what;
     job->timeout = exchange.timeout.count() > 0 ? exchange.timeout : options_.timeout;
@@ -348,12 +355,11 @@ class Core : public std::enable_shared_from_this<Core> {
     heap_.add(segment, segments_.bytes(segment));
   }
 
-  static void refuse_capture(CUstream stream, const std::string& what) {
+  // Into a graph. Throws tide::Error.
+  static bool capturing(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     check(driver().cuStreamIsCapturing(stream, &status), "look at the current stream");
-    if (status != CU_STREAM_CAPTURE_STATUS_NONE) {
-      throw Error(what + " cannot start: the current stream is being captured into a graph");
-    }
+    return status != CU_STREAM_CAPTURE_STATUS_NONE;
   }
 
   const std::shared_ptr<Context> context_;

@@ -1,19 +1,17 @@
 // The host team: slots, the queue of exchanges, and the one thread that runs them in order.
 #include "shim/device/host/team.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
 #include <condition_variable>
-#include <csignal>
 #include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "include/tide/error.h"
+#include "include/tide/thread.h"
 #include "shim/device/completion.h"
 #include "shim/device/host/bootstrap.h"
 #include "shim/device/host/engine.h"
@@ -70,17 +68,11 @@ class HostTeam {
  public:
   HostTeam(int rank, std::vector<Peer> peers, std::chrono::milliseconds timeout)
       : engine_(rank, std::move(peers)), timeout_(timeout) {
-    // Signals are the job's: its handlers must not run on this thread.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      worker_ = std::thread([this] { work(); });
+      worker_ = quiet_thread([this] { work(); });
     } catch (const std::system_error& error) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
       throw Error(std::string("cannot start the thread of a host team: ") + error.what());
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   ~HostTeam() {
