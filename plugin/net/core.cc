@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <climits>
 #include <cstring>
 #include <map>
@@ -22,10 +23,6 @@
 #include "plugin/net/settings.h"
 
 namespace tide::net {
-
-// What a child of fork must not destroy; kept in sight of leak checkers.
-extern void* left_alone[3];
-void* left_alone[3];
 
 namespace {
 
@@ -55,16 +52,24 @@ void warn_of_unknown() {
 // knowledge of merged devices, over communicators.
 class Process {
  public:
-  ~Process() {
-    if (owner_ == getpid()) return;
-    // A child of fork has these objects, but neither the thread nor the pages that verbs live in.
-    left_alone[0] = shared_.release();
-    left_alone[1] = supervisor_.release();
-    left_alone[2] = devices_.release();
+  // The library goes, or the process ends. True when all this may be destroyed: a child of fork has
+  // these objects, but neither the thread nor the pages that verbs live in; and where NCCL has not
+  // given everything back, its threads may still run here.
+  bool retire() {
+    if (devices_ && owner_ != getpid()) return false;
+    const bool connected = supervisor_ && !supervisor_->stop();
+    return !connected && held == 0;
   }
+  std::atomic<int> held{0};  // contexts and listeners that NCCL has
 
   void open() {
     std::lock_guard lock(mutex_);
+    if (devices_ && owner_ != getpid()) {
+      throw Error(
+          "the plugin was initialised before this process was forked, its RDMA devices are "
+          "the parent's",
+          "start workers with exec (spawn or forkserver), or before NCCL is used");
+    }
     if (devices_) return;
     const profile::Profile profile = load_profile(profile::environment(), profile::read_machine());
     const Settings settings = settings_of(profile);
@@ -145,7 +150,13 @@ class Process {
   pid_t owner_ = 0;
 };
 
-Process process;
+Process& process = *new Process;
+
+struct Retirement {
+  ~Retirement() {
+    if (process.retire()) delete &process;
+  }
+} retirement;
 
 template <typename Body>
 ncclResult_t guarded(ncclResult_t code, Body body) noexcept {
@@ -181,11 +192,13 @@ ncclResult_t init(void** context, int traffic_class, ncclDebugLogger_t log) noex
     auto created = std::make_unique<Context>();
     created->traffic_class = created->wanted_traffic_class = traffic_class;
     *context = created.release();
+    ++process.held;
     return ncclSuccess;
   });
 }
 
 ncclResult_t finalize(void* context) noexcept {
+  if (context != nullptr) --process.held;
   delete static_cast<Context*>(context);
   return ncclSuccess;
 }
@@ -254,6 +267,7 @@ ncclResult_t listen(void* context, int device, void* handle, void** listen_comm)
     std::memset(handle, 0, NCCL_NET_HANDLE_MAXSIZE);
     std::memcpy(handle, &made, sizeof(made));
     *listen_comm = listener.release();
+    ++process.held;
     return ncclSuccess;
   });
 }
@@ -309,6 +323,7 @@ ncclResult_t close_connection(void* comm) noexcept {
 }
 
 ncclResult_t close_listen(void* comm) noexcept {
+  if (comm != nullptr) --process.held;
   delete static_cast<Listener*>(comm);
   return ncclSuccess;
 }

@@ -46,7 +46,7 @@ bool peer_memory_module() {
 
 }  // namespace
 
-uint32_t PeerTable::join(const std::string& name) {
+uint32_t PeerTable::join(const std::string& name, Sender* sender) {
   std::lock_guard lock(mutex_);
   size_t vacant = peers_.size();
   for (size_t i = 0; i < peers_.size(); ++i) {
@@ -54,6 +54,7 @@ uint32_t PeerTable::join(const std::string& name) {
       vacant = i;
     } else if (peers_[i].first == name) {
       ++peers_[i].second;
+      senders_.push_back(sender);
       return static_cast<uint32_t>(i);
     }
   }
@@ -63,12 +64,14 @@ uint32_t PeerTable::join(const std::string& name) {
   }
   if (vacant == peers_.size()) peers_.emplace_back();
   peers_[vacant] = {name, 1};
+  senders_.push_back(sender);
   return static_cast<uint32_t>(vacant);
 }
 
-void PeerTable::leave(uint32_t peer) {
+void PeerTable::leave(uint32_t peer, Sender* sender) {
   std::lock_guard lock(mutex_);
   --peers_[peer].second;
+  std::erase(senders_, sender);
 }
 
 DeviceList::DeviceList(const Settings& settings) : settings_(settings) {

@@ -23,16 +23,25 @@ struct Port {
   verbs::PortAddress address = {};  // when it was opened; repairs read it again
 };
 
-// Peers of one NIC that the head gate counts, by name.
+class Sender;
+
+// Peers of one NIC that the head gate counts, by name, and all senders to them.
 class PeerTable {
  public:
   // Throws tide::Error when HeadGate::kPeers are connected.
-  uint32_t join(const std::string& name);
-  void leave(uint32_t peer);
+  uint32_t join(const std::string& name, Sender* sender);
+  // No visit is made to the sender, or being made, afterwards.
+  void leave(uint32_t peer, Sender* sender);
+  template <typename Visit>
+  void visit(Visit visit) {
+    std::lock_guard lock(mutex_);
+    for (Sender* sender : senders_) visit(*sender);
+  }
 
  private:
   std::mutex mutex_;
   std::vector<std::pair<std::string, int>> peers_;  // name, connections
+  std::vector<Sender*> senders_;
 };
 
 struct NetDevice {

@@ -15,7 +15,10 @@ namespace tide::net {
 namespace {
 
 constexpr auto kRetryTime = std::chrono::milliseconds(50);
-constexpr auto kHelloTime = std::chrono::seconds(10);
+// For a peer that is refused to read why, and for strangers to greet while descriptors are short.
+constexpr auto kShortTime = std::chrono::seconds(10);
+
+bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 uint64_t random_number() {
   std::random_device device;
@@ -126,6 +129,12 @@ std::shared_ptr<Sender> Connector::advance() {
                       " broke during set-up: " + stream_.reason(),
                   "see the log of the rank that listens there");
     }
+    // The peer may not have called accept yet, so this is no error.
+    if (!frame && !impatient_ && Clock::now() > give_up_) {
+      impatient_ = true;
+      TIDE_WARN("no answer from %s for %d s, waiting on: is the rank that listens there alive?",
+                address_text(handle_).c_str(), static_cast<int>(settings_.connect_seconds));
+    }
     if (!frame) return nullptr;
     settle(*frame);
   }
@@ -202,6 +211,12 @@ std::shared_ptr<Receiver> Listener::advance() {
     guests_.emplace_back().stream = Stream(std::move(fd));
     guests_.back().arrived = Clock::now();
   }
+  // Those that are half-way, or strangers, give theirs back.
+  crowded_ = out_of_descriptors(errno);
+  if (crowded_ && guests_.empty()) {
+    throw Error(std::string("cannot accept a connection: ") + std::strerror(errno),
+                "raise the limit of open files (ulimit -n)");
+  }
   std::shared_ptr<Receiver> connected;
   for (auto guest = guests_.begin(); guest != guests_.end() && !connected;) {
     guest = advance(*guest, &connected) ? guests_.erase(guest) : std::next(guest);
@@ -212,9 +227,16 @@ std::shared_ptr<Receiver> Listener::advance() {
 bool Listener::advance(Guest& guest, std::shared_ptr<Receiver>* connected) {
   guest.stream.flush();
   const std::optional<Frame> frame = guest.stream.receive();
-  if (guest.refused) return guest.stream.broken();
+  const auto age = Clock::now() - guest.arrived;
+  if (guest.refused) return guest.stream.broken() || age > kShortTime;
   if (!frame) {
-    const bool silent = !guest.receiver && Clock::now() - guest.arrived > kHelloTime;
+    if (guest.receiver && guest.stream.broken()) {
+      throw Error(who(guest.receiver->agreement().peer) +
+                  " left during the handshake: " + guest.stream.reason());
+    }
+    // A peer may be slow to make its queue pairs, or stopped for a while.
+    const auto patience = crowded_ ? kShortTime : std::chrono::seconds(settings_.connect_seconds);
+    const bool silent = !guest.receiver && age > patience;
     if (silent) TIDE_INFO("a connection without greeting was dropped");
     return guest.stream.broken() || silent;
   }

@@ -44,6 +44,7 @@ class Connector {
   Clock::time_point give_up_;
   Clock::time_point next_try_;
   State state_ = State::kConnecting;
+  bool impatient_ = false;  // the log has it that no answer came
   Stream stream_;
   std::shared_ptr<Sender> sender_;
 };
@@ -75,6 +76,7 @@ class Listener {
   uint64_t nonce_ = 0;
   FileDescriptor socket_;
   std::list<Guest> guests_;
+  bool crowded_ = false;  // there is no descriptor for further ones
 };
 
 }  // namespace tide::net

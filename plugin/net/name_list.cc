@@ -9,11 +9,19 @@
 namespace tide::net {
 namespace {
 
-int number(std::string_view text, std::string_view whole) {
+constexpr const char* kPorts =
+    "TIDE_NET_DEVICES and TIDE_NET_INTERFACE list names; a device may have a port: mlx5_0:1";
+constexpr const char* kIndices =
+    "TIDE_NET_GID_INDEX is -1 (choose) to 255, or device=index for some: mlx5_0=3,mlx5_1=5";
+
+// -1 to 255: of a port or of a GID.
+int number(std::string_view text, std::string_view whole, const char* remedy) {
   int value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
-    throw Error("\"" + std::string(text) + "\" in \"" + std::string(whole) + "\" is no number");
+  if (error != std::errc() || end != text.data() + text.size() || value < -1 || value > 255) {
+    throw Error("\"" + std::string(text) + "\" in \"" + std::string(whole) +
+                    "\" is no number from -1 to 255",
+                remedy);
   }
   return value;
 }
@@ -42,7 +50,7 @@ NameList::NameList(std::string_view text) {
   for_each_item(text, [&](std::string_view item) {
     const size_t colon = item.find(':');
     Entry entry{std::string(item.substr(0, colon))};
-    if (colon != item.npos) entry.port = number(item.substr(colon + 1), whole);
+    if (colon != item.npos) entry.port = number(item.substr(colon + 1), whole, kPorts);
     entries_.push_back(std::move(entry));
   });
 }
@@ -57,15 +65,16 @@ bool NameList::matches(std::string_view name, int port) const {
 }
 
 int index_for_device(std::string_view text, std::string_view device) {
-  if (text.find('=') == text.npos) return text.empty() ? -1 : number(text, text);
+  if (text.find('=') == text.npos) return text.empty() ? -1 : number(text, text, kIndices);
   int index = -1;
   for_each_item(text, [&](std::string_view item) {
     const size_t equals = item.find('=');
     if (equals == item.npos) {
       throw Error("\"" + std::string(item) + "\" in \"" + std::string(text) +
-                  "\" is not of the form device=index");
+                      "\" is not of the form device=index",
+                  kIndices);
     }
-    const int value = number(item.substr(equals + 1), text);
+    const int value = number(item.substr(equals + 1), text, kIndices);
     if (item.substr(0, equals) == device) index = value;
   });
   return index;

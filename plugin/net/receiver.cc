@@ -119,9 +119,10 @@ ncclResult_t Receiver::irecv(int count, void* const* data, const uint64_t* sizes
   slot.count = slot.missing = messages;
   slot.size_optional = size_optional && count == 1;
   slot.held = true;
-  if (slot.size_optional) unattended_ = true;
   open_messages_ += messages;
   ++open_slots_;
+  optional_ |= slot.size_optional;
+  look_after();
   same_tag_run_ = messages == 1 && tags[0] == last_tag_ ? same_tag_run_ + 1 : 0;
   last_tag_ = messages == 1 ? tags[0] : last_tag_;
   slot.waiting = true;
@@ -236,10 +237,21 @@ void Receiver::accept_arrival(const Arrival& arrival, uint32_t bytes) {
   if (!message.complete()) return;
   --open_messages_;
   if (--slot.missing > 0) return;
-  if (--open_slots_ == 0) unattended_ = false;
+  if (--open_slots_ == 0) optional_ = false;
+  look_after();
+}
+
+void Receiver::look_after() {
+  const bool wanted = optional_ || acknowledgement_due_ || acknowledgements_open_ > 0;
+  if (wanted != unattended_.load(std::memory_order_relaxed)) unattended_ = wanted;
 }
 
 void Receiver::on_delivered(const SendRecord& record) {
+  if (record.kind == SendRecord::Kind::kAcknowledgement) {
+    --acknowledgements_open_;
+    look_after();
+    return;
+  }
   if (!record.watched) return;
   for (uint32_t i = 0; i < record.index; ++i) --slots_[record.slot(i)].writes;
 }
@@ -247,6 +259,7 @@ void Receiver::on_delivered(const SendRecord& record) {
 void Receiver::on_lost(const SendRecord& record) {
   if (record.kind == SendRecord::Kind::kAcknowledgement) {
     acknowledgement_due_ = pacing_;
+    on_delivered(record);
     return;
   }
   on_delivered(record);  // the lane is gone: it will not arrive later
@@ -318,11 +331,14 @@ bool Receiver::send_acknowledgement() {
   auto& bytes =
       outbox_->acknowledgements[acknowledgements_sent_ % outbox_->acknowledgements.size()];
   encode(Acknowledgement{agreement_.peer.epoch, heads_}, bytes.data());
+  // Watched: NCCL may have no reason to call again and hear that it was lost.
   if (!post_control(IBV_WR_SEND, bytes.data(), bytes.size(),
-                    {.kind = SendRecord::Kind::kAcknowledgement})) {
+                    {.kind = SendRecord::Kind::kAcknowledgement, .watched = true})) {
     return false;
   }
   ++acknowledgements_sent_;
+  ++acknowledgements_open_;
+  look_after();
   return true;
 }
 

@@ -75,6 +75,8 @@ class Receiver : public Connection {
   bool send_grants();
   bool post_grant(const GrantCell* cells, uint32_t count, const SendRecord& record);
   bool send_acknowledgement();
+  // NCCL may not call again though something is to come: see unattended().
+  void look_after();
   // Sends these bytes of outbox_: of its ring, to the same place of the sender's.
   bool post_control(ibv_wr_opcode opcode, const void* bytes, size_t length,
                     const SendRecord& record);
@@ -83,6 +85,7 @@ class Receiver : public Connection {
   uint32_t next_sequence_ = 0;
   uint32_t open_messages_ = 0;
   uint32_t open_slots_ = 0;
+  bool optional_ = false;            // some of them are size_optional
   std::vector<uint32_t> ungranted_;  // slots whose grant has to travel (again), in order
   bool lost_grants_ = false;         // some of them: NCCL may not call again before they are sent
   int last_tag_ = 0;
@@ -101,6 +104,7 @@ class Receiver : public Connection {
   bool acknowledgement_due_ = false;
   uint32_t heads_ = 0;
   uint32_t acknowledgements_sent_ = 0;
+  uint32_t acknowledgements_open_ = 0;  // not known to have arrived
 
   std::vector<verbs::QueuePair> loopbacks_;  // one per device, connected to themselves
   std::vector<FlushRequest> flushes_;

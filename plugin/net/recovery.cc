@@ -56,10 +56,18 @@ Supervisor::Supervisor(std::vector<std::shared_ptr<verbs::Device>> devices)
   }
 }
 
-Supervisor::~Supervisor() {
+Supervisor::~Supervisor() { stop(); }
+
+bool Supervisor::stop() {
   stop_ = true;
   wake();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+  const auto left = members();
+  for (auto& member : left) {
+    Connection& connection = *member->connection;
+    for (size_t i = 0; i < connection.lane_count(); ++i) connection.lane(i).pair.to_error();
+  }
+  return left.empty();
 }
 
 void Supervisor::add(std::shared_ptr<Connection> connection) {

@@ -21,6 +21,9 @@ class Supervisor {
   explicit Supervisor(std::vector<std::shared_ptr<verbs::Device>> devices);
   ~Supervisor();
 
+  // Ends the thread, and what devices do for connections that are still there; false then: NCCL's
+  // threads may be in them.
+  bool stop();
   void add(std::shared_ptr<Connection> connection);
   // Afterwards the supervisor no longer touches it, it is the caller's. Waits for the supervisor's
   // present step with it, some verbs calls for each broken lane; never for the peer. Null when it

@@ -31,10 +31,7 @@ Sender::Sender(Agreement agreement)
     requests_[i].next = i + 1 < kRequests ? i + 1 : kNobody;
   }
   free_ = 0;
-  if (agreement_.self.shared.pacing != 0) {
-    head_bytes_ = agreement_.self.shared.head_bytes;
-    gate_peer_ = agreement_.device->peers.join(who(agreement_.peer));
-  }
+  if (agreement_.self.shared.pacing != 0) head_bytes_ = agreement_.self.shared.head_bytes;
 }
 
 void Sender::expose_ring(Introduction* self) {
@@ -53,14 +50,17 @@ void Sender::expose_ring(Introduction* self) {
   self->grant_ring = reinterpret_cast<uintptr_t>(ring_.get());
 }
 
-void Sender::start() { lost_.reserve(kSendDepth * lanes_.size()); }
+void Sender::start() {
+  lost_.reserve(kSendDepth * lanes_.size());
+  if (head_bytes_ > 0) gate_peer_ = agreement_.device->peers.join(who(agreement_.peer), this);
+}
 
 Sender::~Sender() {
-  destroy_pairs();
-  if (head_bytes_ > 0) {
-    agreement_.device->gate.leave(gate_peer_, account_.outstanding());
-    agreement_.device->peers.leave(gate_peer_);
+  if (gate_peer_) {
+    agreement_.device->peers.leave(*gate_peer_, this);
+    agreement_.device->gate.leave(*gate_peer_, account_.outstanding());
   }
+  destroy_pairs();
 }
 
 LaneShape Sender::lane_shape(uint32_t inline_bytes) const {
@@ -94,8 +94,8 @@ ncclResult_t Sender::isend(const void* data, uint64_t size, int tag,
     return ncclInvalidUsage;
   }
   if (head_bytes_ > 0) {
-    if (!agreement_.device->gate.try_enter(gate_peer_)) {
-      poll();  // acknowledgements open the gate
+    if (!agreement_.device->gate.try_enter(*gate_peer_)) {
+      poll_all();
       return report();
     }
     account_.sent();
@@ -274,13 +274,22 @@ void Sender::read_grants() {
   }
 }
 
+void Sender::poll_all() {
+  poll();
+  agreement_.device->peers.visit([this](Sender& other) {
+    if (&other == this) return;
+    const Turn turn(other, Turn::Wait::kNo);
+    if (turn && !other.failed() && other.account_.outstanding() > 0) other.poll();
+  });
+}
+
 void Sender::accept_acknowledgement(const Acknowledgement& acknowledgement) {
   const auto credit = account_.acknowledge(acknowledgement.epoch, acknowledgement.heads);
   if (head_bytes_ == 0 || credit.verdict == pacing::HeadAccount::Verdict::kForged) {
     fail(ncclRemoteError, "the peer acknowledged heads that were never sent");
     return;
   }
-  agreement_.device->gate.leave(gate_peer_, credit.heads);
+  agreement_.device->gate.leave(*gate_peer_, credit.heads);
 }
 
 }  // namespace tide::net

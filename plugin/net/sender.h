@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "plugin/net/connection.h"
@@ -61,6 +62,9 @@ class Sender : public Connection {
   // Takes what the receiver has written since.
   void read_grants();
   void accept_acknowledgement(const Acknowledgement& acknowledgement);
+  // Hears the acknowledgements that open the gate: they may have come for senders whose requests
+  // are done, which NCCL calls no more.
+  void poll_all();
   // The first unmatched entry for `tag`; the sequence number in *sequence, or null.
   GrantEntry* find_grant(int tag, uint32_t* sequence, uint32_t* entry);
   void mark_matched(uint32_t sequence, uint32_t entry);
@@ -86,7 +90,7 @@ class Sender : public Connection {
 
   uint64_t head_bytes_ = 0;  // 0: pacing is off
   pacing::HeadAccount account_;
-  uint32_t gate_peer_ = 0;
+  std::optional<uint32_t> gate_peer_;  // once the peer is known
 };
 
 }  // namespace tide::net

@@ -48,7 +48,7 @@ Interface choose_interface(const std::string& list);
 FileDescriptor listen_on(const Interface& interface, Handle* handle);
 // Starts to connect. Throws tide::Error when the handle names no address.
 FileDescriptor start_connect(const Handle& handle);
-// A connection that waits, or none.
+// A connection that waits, or none; errno then says why.
 FileDescriptor accept_on(const FileDescriptor& listener);
 std::string address_text(const Handle& handle);
 std::string host_name();

@@ -2,6 +2,7 @@
  * outages, a peer that dies. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,6 +260,93 @@ static void peer_dies(void) {
   CHECK(now_seconds() - closing < 2);
 }
 
+/* What else ends with a process takes its time, after the plugin's destructors. */
+static int lingers = 0;
+__attribute__((destructor)) static void linger(void) {
+  if (lingers) usleep(200000);
+}
+
+static struct channel busy;
+static struct buffer busy_buffer;
+
+/* Until the peer is gone. */
+static void* work_on(void* unused) {
+  (void)unused;
+  void* place = busy_buffer.data;
+  void* request = NULL;
+  int tag = 3, done = 0;
+  ncclResult_t result = ncclSuccess;
+  while (result == ncclSuccess) {
+    if (request != NULL) {
+      result = net_test(&world.net, request, &done, NULL);
+      if (done) request = NULL;
+    } else if (busy.receive != NULL) {
+      result = net_irecv(&world.net, busy.receive, 1, &place, &busy_buffer.size, &tag,
+                         &busy_buffer.memory, &request);
+    } else {
+      result = net_isend(&world.net, busy.send, place, busy_buffer.size, tag, busy_buffer.memory,
+                         &request);
+    }
+  }
+  return NULL;
+}
+
+/* A process that ends without closing anything, while its progress thread works. */
+static void ends_busy(void) {
+  pthread_t thread;
+  busy = open_channel(0, world.device);
+  busy_buffer = make_buffer(&busy, 1 << 16);
+  CHECK(pthread_create(&thread, NULL, work_on, NULL) == 0);
+  usleep(20000);
+  barrier();
+  lingers = 1;
+  exit(0);
+}
+
+/* Pacing of one peer at a time (TIDE_NET_PACING_PEERS=1): a head that this process has sent to
+ * itself holds up the one to the other rank, until it is acknowledged; which must be noticed though
+ * nobody calls the connection any more that the acknowledgement comes on. */
+static void late_acknowledgement(void) {
+  const char* peers = getenv("TIDE_NET_PACING_PEERS");
+  if (peers == NULL || strcmp(peers, "1") != 0) exit(SKIPPED);
+  struct channel channel = open_channel(1, world.device);
+  struct buffer buffer = make_buffer(&channel, 4096);
+  void* place = buffer.data;
+  size_t size = 1024;
+  int tag = 6;
+  if (world.rank == 1) {
+    void* request = start_receive(&channel, 1, &place, &size, &tag, &buffer.memory);
+    barrier();
+    finish(request, NULL);
+    barrier();
+  } else {
+    char handle[NCCL_NET_HANDLE_MAXSIZE];
+    struct channel self = {NULL, NULL};
+    void *listen_comm = NULL, *request = NULL;
+    CHECK_OK(net_listen(&world.net, world.device, handle, &listen_comm));
+    const double begin = now_seconds();
+    while (self.send == NULL || self.receive == NULL) {
+      if (self.send == NULL) CHECK_OK(net_connect(&world.net, world.device, handle, &self.send));
+      if (self.receive == NULL) CHECK_OK(net_accept(&world.net, listen_comm, &self.receive));
+      CHECK(now_seconds() - begin < world.patience);
+    }
+    CHECK_OK(net_close_listen(&world.net, listen_comm));
+    barrier();
+    void* received = start_receive(&self, 1, &place, &size, &tag, &buffer.memory);
+    finish(start_send(&self, buffer.data + 2048, size, tag, buffer.memory), NULL);
+    for (int i = 0; i < 1000; ++i) {
+      CHECK_OK(net_isend(&world.net, channel.send, place, size, tag, buffer.memory, &request));
+      CHECK(request == NULL);
+    }
+    finish(received, NULL);
+    finish(start_send(&channel, place, size, tag, buffer.memory), NULL);
+    barrier();
+    close_channel(&self);
+  }
+  free_buffer(&channel, &buffer);
+  close_channel(&channel);
+}
+
 /* Ends that must not talk to each other (CONFORMANCE_REFUSE): an error at both, not a hang, and
  * nothing connected. */
 static void refused(void) {
@@ -357,6 +445,8 @@ const struct test_case lifetime_cases[] = {
     {"two_contexts", two_contexts},
     {"forked_child", forked_child},
     {"peer_dies", peer_dies},
+    {"ends_busy", ends_busy},
+    {"late_acknowledgement", late_acknowledgement},
     {"refused", refused},
     {"outage", outage},
     {NULL, NULL},

@@ -115,6 +115,27 @@ TEST_F(Ends, AGrantThatIsNoneEndsTheConnection) {
   EXPECT_FALSE(sends(sender, 0, ncclRemoteError));
 }
 
+// The peer is known only after the welcome.
+TEST_F(Ends, TheGateCountsPeers) {
+  auto paced = [this](uint32_t process) {
+    auto sender = std::make_unique<OpenSender>(agreement(/*pacing=*/1));
+    sender->agreement().peer.process = process;
+    sender->start();
+    grant(*sender, 0, {0});
+    return sender;
+  };
+  const auto first = paced(1);
+  auto second = paced(2);
+  const auto again = paced(1);
+  const auto third = paced(3);
+  EXPECT_TRUE(sends(*first, 0));
+  EXPECT_TRUE(sends(*second, 0));
+  EXPECT_FALSE(sends(*third, 0)) << "the device is for heads of two peers";
+  EXPECT_TRUE(sends(*again, 0)) << "a peer that has heads under way";
+  second.reset();
+  EXPECT_TRUE(sends(*third, 0));
+}
+
 TEST_F(Ends, AReceiveIsDoneWhenAllItsMessagesAre) {
   OpenReceiver receiver(agreement(/*pacing=*/1));
   Request* request = receive(receiver, 2);

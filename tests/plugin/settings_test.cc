@@ -135,6 +135,8 @@ TEST(NameListTest, IndexPerDevice) {
   EXPECT_EQ(index_for_device("mlx5_0=3,mlx5_1=5", "mlx5_2"), -1);
   EXPECT_THROW(index_for_device("mlx5_0=3,5", "mlx5_0"), Error);
   EXPECT_THROW(index_for_device("three", "mlx5_0"), Error);
+  EXPECT_THROW(index_for_device("256", "mlx5_0"), Error);
+  EXPECT_THROW(index_for_device("mlx5_0=-2", "mlx5_0"), Error);
 }
 
 TEST(LinkSpeed, CodesOfTheSpecification) {
