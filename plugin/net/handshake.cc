@@ -264,7 +264,12 @@ void Listener::welcome(Guest& guest, const Frame& hello) {
   if (!decoded) return refuse(guest, "the greeting is malformed");
   const Introduction& peer = decoded->introduction;
   const std::string why = refusal(*decoded, self);
-  if (!why.empty()) return refuse(guest, why);
+  if (!why.empty()) {
+    refuse(guest, why);
+    // It is the rank that this listener is for: no other will come.
+    if (peer.nonce == nonce_) throw Error(who(peer) + " cannot connect: " + why);
+    return;
+  }
   if (peer.nonce != nonce_) return refuse(guest, "the handle is of another listener");
   if (peer.grant_ring == 0 || peer.grant_ring % alignof(GrantCell) != 0) {
     return refuse(guest, "the greeting names no grant ring");

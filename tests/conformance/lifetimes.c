@@ -347,23 +347,26 @@ static void late_acknowledgement(void) {
   close_channel(&channel);
 }
 
-/* Ends that must not talk to each other (CONFORMANCE_REFUSE): an error at both, not a hang, and
- * nothing connected. */
+/* Ends that must not talk to each other (CONFORMANCE_REFUSE: "connector", "both"): an error there,
+ * not a hang, and nothing connected. */
 static void refused(void) {
-  if (getenv("CONFORMANCE_REFUSE") == NULL) exit(SKIPPED);
+  const char* who = getenv("CONFORMANCE_REFUSE");
+  if (who == NULL) exit(SKIPPED);
   char handle[NCCL_NET_HANDLE_MAXSIZE];
   void* comm = NULL;
   const double begin = now_seconds();
   if (world.rank == 0) {
     void* listen_comm = NULL;
     char done = 0;
+    int errors = 0;
     CHECK_OK(net_listen(&world.net, world.device, handle, &listen_comm));
     send_bytes(handle, sizeof(handle));
     while (recv(world.pipe, &done, 1, MSG_DONTWAIT) != 1) {
-      net_accept(&world.net, listen_comm, &comm);
+      errors += net_accept(&world.net, listen_comm, &comm) != ncclSuccess;
       CHECK(comm == NULL);
       CHECK(now_seconds() - begin < world.patience);
     }
+    CHECK(errors == (strcmp(who, "both") == 0));
     CHECK_OK(net_close_listen(&world.net, listen_comm));
   } else {
     ncclResult_t result = ncclSuccess;

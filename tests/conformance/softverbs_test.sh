@@ -53,21 +53,21 @@ TIDE_NET_QUEUE_PAIRS=4 TIDE_NET_PIECE_BYTES=1024 TIDE_NET_INLINE_BYTES=0 TIDE_NE
   drive "four queue pairs, small pieces, no inline, flush" --except outage,huge
 CONFORMANCE_HUGE=1 drive "a message of more than 4 GiB" --only huge
 
-refusal() {  # TITLE WORDS ARGUMENT...: no connection, and the log says these words
+refusal() {  # TITLE WHO WORDS ARGUMENT...: an error at WHO, and the log says these words
   local log
-  log=$(CONFORMANCE_REFUSE=1 CONFORMANCE_LOG=warn drive "$1" --only refused "${@:3}" 2>&1) || result=1
+  log=$(CONFORMANCE_REFUSE=$2 CONFORMANCE_LOG=warn drive "$1" --only refused "${@:4}" 2>&1) || result=1
   echo "$log"
-  if grep -q "$2" <<<"$log"; then
+  if grep -q "$3" <<<"$log"; then
     echo "1 passed, 0 failed"
   else
-    echo "$1: the log does not say \"$2\""
+    echo "$1: the log does not say \"$3\""
     echo "0 passed, 1 failed"
     result=1
   fi
 }
-refusal "another wire version is refused" "wire version" \
+refusal "another wire version is refused" connector "wire version" \
   --peer-plugin "$build/test/libnccl-net-tide-other.so"
 export CONFORMANCE_RANK1=TIDE_NET_QUEUE_PAIRS=3
-refusal "unlike settings are refused" "TIDE_NET_QUEUE_PAIRS is 3 at"
-CONFORMANCE_RANK1=TIDE_NET_PACING=head refusal "unlike pacing is refused" "TIDE_NET_PACING is"
+refusal "unlike settings are refused" both "TIDE_NET_QUEUE_PAIRS is 3 at"
+CONFORMANCE_RANK1=TIDE_NET_PACING=head refusal "unlike pacing is refused" both "TIDE_NET_PACING is"
 exit $result
