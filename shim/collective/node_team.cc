@@ -209,6 +209,9 @@ NodeTeam::~NodeTeam() {
 void NodeTeam::close() {
   if (!rail_) return;
   state_->close();
+  // The team may have failed without a task that said so (in acquire()): other nodes hear why this
+  // rail ends.
+  if (const std::string why = team().error(); !why.empty()) fate_->fail(why);
   fate_->leave(*rail_);
   rail_.reset();
 }
