@@ -1,6 +1,8 @@
 // See profile.h.
 #include "plugin/profile/profile.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -123,6 +125,15 @@ std::vector<std::string> unknown_variables(std::span<const std::string> names) {
                     std::string(nearest(name, known)));
   }
   return lines;
+}
+
+std::vector<std::string> unknown_variables() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return unknown_variables(names);
 }
 
 }  // namespace tide::profile

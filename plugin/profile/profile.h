@@ -66,5 +66,7 @@ Profile load_profile(const Lookup& lookup, std::span<const std::string_view> sec
 // A line for each TIDE_ variable among `names` that Tide does not know, with the nearest one that
 // it does.
 std::vector<std::string> unknown_variables(std::span<const std::string> names);
+// Of this process.
+std::vector<std::string> unknown_variables();
 
 }  // namespace tide::profile

@@ -163,7 +163,13 @@ void check_settings(Section& section, const Machine& machine, const Facts& facts
     }
   }
   const std::string id = "python.settings", what = "NCCL_ and TIDE_ settings";
-  if (!away.empty()) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : facts.environment) names.push_back(name);
+  const std::vector<std::string> unknown = profile::unknown_variables(names);
+  if (!unknown.empty()) {
+    section.warn(id, what, join(unknown, ", "), "correct it: it has no effect")
+        .note(join(found, " "));
+  } else if (!away.empty()) {
     section.warn(id, what, join(away, ", ") + ": NCCL does not use Tide's plugin", "unset it")
         .note(join(found, " "));
   } else {

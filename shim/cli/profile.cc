@@ -185,12 +185,7 @@ void show(const ProfileOptions& options) {
   }
   const Profile shown = profile::load_profile(lookup);
   std::cout << (options.json ? show_json(shown) : show_text(shown));
-  std::vector<std::string> names;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    names.emplace_back(text.substr(0, text.find('=')));
-  }
-  for (const std::string& line : profile::unknown_variables(names)) {
+  for (const std::string& line : profile::unknown_variables()) {
     std::cerr << "tide: " << line << "\n";
   }
 }

@@ -143,6 +143,12 @@ void set_profile(const std::string& asked, Environment& environment) {
                   path || chosen.path().empty() ? "" : "  (" + chosen.path() + ")");
 }
 
+// What the job would say about its variables, once for all ranks.
+void check_variables(Environment& environment) {
+  profile::load_profile(profile::environment());
+  for (const std::string& line : profile::unknown_variables()) environment.say(line);
+}
+
 void set_report(const std::string& folder, Environment& environment) {
   std::error_code failed;
   const std::filesystem::path path = std::filesystem::absolute(folder, failed);
@@ -164,6 +170,7 @@ void set_environment(const RunOptions& options) {
   }
   check_preloadable(shim);
   if (!options.profile.empty()) set_profile(options.profile, environment);
+  check_variables(environment);
   if (!options.report.empty()) set_report(options.report, environment);
   environment.add("LD_PRELOAD", shim, ": ", true);
   set_net(options, tide, environment);

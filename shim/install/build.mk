@@ -16,7 +16,7 @@ PACKAGED = $(filter $(BIN)/tide $(LIB)/libtide-shim.so $(LIB)/libnccl-% $(LIB)/l
 .PHONY: install install-packaged uninstall package
 install: build  ## build and install under PREFIX (/usr/local), staged in DESTDIR
 	@shim/install/install.sh "$(BUILD)" "$(INSTALL_TO)" torch
-	@echo "installed under $(INSTALL_TO)$(if $(DESTDIR),,; ldconfig lets the loader find its libraries by name)"
+	@echo "installed under $(INSTALL_TO)$(if $(DESTDIR),,; tide run finds its libraries there, other programs by ldconfig or LD_LIBRARY_PATH=$(INSTALL_TO)/lib)"
 
 # The same without libtide-torch.
 install-packaged:

@@ -1,6 +1,7 @@
 #include "shim/torch/python.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -154,7 +155,17 @@ bool torch_is_imported() {
 struct PendingError {
   std::string text;
   std::atomic<bool> raised{false};
+  pid_t process = getpid();
+  std::thread asking{};
 };
+PendingError* awaited = nullptr;
+
+// By Python, when it ends: ctypes has let go of the GIL. A child of fork has no such thread.
+void stop_asking() {
+  if (awaited->process != getpid()) return;
+  awaited->raised.store(true);
+  if (awaited->asking.joinable()) awaited->asking.join();
+}
 
 // In the main thread, between two byte codes. Nothing before torch is there whole: code of torch
 // that is being imported may catch the exception.
@@ -306,15 +317,23 @@ int global_rank() {
 
 void raise_in_main_thread(const std::string& text) {
   if (!available()) return;
-  auto* pending = new PendingError{.text = text, .raised = {}};  // a call of it may be due for ever
+  auto* pending = new PendingError{.text = text};  // a call of it may be due for ever
+  awaited = pending;
+  // Python's end is no time to ask any more.
+  const std::string at_exit = "import atexit, ctypes\natexit.register(ctypes.CFUNCTYPE(None)(" +
+                              std::to_string(reinterpret_cast<uintptr_t>(&stop_asking)) + "))\n";
+  if (const std::string error = run_python(at_exit.c_str()); !error.empty()) {
+    log(LogLevel::kWarn, "this goes on until FSDP2's first all-gather: " + error);
+    return;
+  }
   // A thread asks now and then: a pending call that renewed itself would run at every byte code of
   // torch's import. Py_AddPendingCall needs no GIL.
-  std::thread([pending] {
+  pending->asking = std::thread([pending] {
     while (!pending->raised.load()) {
       python().Py_AddPendingCall(&raise_pending, pending);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-  }).detach();
+  });
 }
 
 }  // namespace tide::shim

@@ -102,6 +102,11 @@ class ThisMachine(unittest.TestCase):
         self.assertEqual(checks["tide.shim"]["status"], "ok")
         self.assertEqual(checks["tide.shim"]["value"], checks["tide.command"]["value"])
 
+    def test_misspelt_variable(self):
+        check = self.checks(TIDE_REPROT="x")["python.settings"]
+        self.assertEqual(check["status"], "warn")
+        self.assertIn("the nearest is TIDE_REPORT", check["finding"])
+
     def test_settings_of_the_environment(self):
         check = self.checks(NCCL_NET_PLUGIN="other", NCCL_DEBUG="INFO")["python.settings"]
         self.assertEqual(check["status"], "warn")

@@ -95,6 +95,16 @@ class Environment(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("TIDE_LOG", done.stderr)
 
+    def test_bad_variables_are_told_before_the_job(self):
+        done = tide("run", "--", "echo", "ran", environment=clean_environment(TIDE_SHIM="onn"))
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn('TIDE_SHIM is "onn"; allowed: one of on, observe, off', done.stderr)
+        done = tide("run", "--", "echo", "ran", environment=clean_environment(TIDE_PROFILE="nope"))
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        done = tide("run", "--", "echo", "ran", environment=clean_environment(TIDE_REPROT="x"))
+        self.assertEqual((done.returncode, done.stdout), (0, "ran\n"))
+        self.assertIn("the nearest is TIDE_REPORT", done.stderr)
+
 
 class Job(unittest.TestCase):
     def test_exit_status(self):

@@ -293,6 +293,20 @@ class WithTorch(unittest.TestCase):
         with open(self.log) as file:
             self.assertEqual(len(file.readlines()), 1)
 
+    @unittest.skipUnless(TORCH_PYTHON, "there is no torch here")
+    def test_bad_value_in_a_short_program(self):
+        shim = os.path.join(os.environ.get("BUILD", "build"), "lib/libtide-shim.so")
+        if not os.path.exists(os.path.join(os.path.dirname(shim), "libtide-torch.so")):
+            self.skipTest("no part for torch was built")
+        env = {**environment(os.path.abspath(shim)), "TIDE_SHIM": "onn"}
+        for _ in range(3):  # it ends before or while the error is raised, in order either way
+            done = run([TORCH_PYTHON, "-c", "import torch; print('imported')"], env)
+            self.assertIn(done.returncode, (0, 1), done.stderr)
+            self.assertIn('TIDE_SHIM is "onn"', done.stderr)
+        done = run([TORCH_PYTHON, "-c", "import torch, time\nfor _ in range(500): time.sleep(0.01)"], env)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("RuntimeError: tide: TIDE_SHIM", done.stderr)
+
 
 if __name__ == "__main__":
     result = unittest.main(exit=False, verbosity=1).result
