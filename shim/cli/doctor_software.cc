@@ -165,13 +165,14 @@ void check_settings(Section& section, const Machine& machine, const Facts& facts
   const std::string id = "python.settings", what = "NCCL_ and TIDE_ settings";
   std::vector<std::string> names;
   for (const auto& [name, value] : facts.environment) names.push_back(name);
-  const std::vector<std::string> unknown = profile::unknown_variables(names);
-  if (!unknown.empty()) {
-    section.warn(id, what, join(unknown, ", "), "correct it: it has no effect")
-        .note(join(found, " "));
-  } else if (!away.empty()) {
-    section.warn(id, what, join(away, ", ") + ": NCCL does not use Tide's plugin", "unset it")
-        .note(join(found, " "));
+  std::vector<std::string> wrong = profile::unknown_variables(names), remedies;
+  if (!wrong.empty()) remedies.push_back("correct it: it has no effect");
+  if (!away.empty()) {
+    wrong.push_back(join(away, ", ") + ": NCCL does not use Tide's plugin");
+    remedies.push_back("unset it");
+  }
+  if (!wrong.empty()) {
+    section.warn(id, what, join(wrong, "; "), join(remedies, "; ")).note(join(found, " "));
   } else {
     section
         .ok(id, what,

@@ -154,7 +154,7 @@ bool torch_is_imported() {
 
 struct PendingError {
   std::string text;
-  std::atomic<bool> raised{false};
+  std::atomic<bool> over{false};  // it was raised, or Python ends
   pid_t process = getpid();
   std::thread asking{};
 };
@@ -163,7 +163,7 @@ PendingError* awaited = nullptr;
 // By Python, when it ends: ctypes has let go of the GIL. A child of fork has no such thread.
 void stop_asking() {
   if (awaited->process != getpid()) return;
-  awaited->raised.store(true);
+  awaited->over.store(true);
   if (awaited->asking.joinable()) awaited->asking.join();
 }
 
@@ -171,8 +171,8 @@ void stop_asking() {
 // that is being imported may catch the exception.
 int raise_pending(void* argument) {
   auto& pending = *static_cast<PendingError*>(argument);
-  if (pending.raised.load() || !torch_is_imported()) return 0;
-  pending.raised.store(true);
+  if (pending.over.load() || !torch_is_imported()) return 0;
+  pending.over.store(true);
   auto* const* type = static_cast<Object* const*>(dlsym(RTLD_DEFAULT, "PyExc_RuntimeError"));
   if (type == nullptr) return 0;
   python().PyErr_SetString(*type, pending.text.c_str());
@@ -329,7 +329,7 @@ void raise_in_main_thread(const std::string& text) {
   // A thread asks now and then: a pending call that renewed itself would run at every byte code of
   // torch's import. Py_AddPendingCall needs no GIL.
   pending->asking = std::thread([pending] {
-    while (!pending->raised.load()) {
+    while (!pending->over.load()) {
       python().Py_AddPendingCall(&raise_pending, pending);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }

@@ -6,11 +6,12 @@
 #
 # ROUNDS (9), LATENCY_SIZES (8 1024), BANDWIDTH_SIZES (65536 1048576), TIDE_VERSION (10): what runs. Prints
 # the median of each and the median of its ratio to perftest's figure of the same round; a ratio
-# above 1 is better than perftest for bandwidth and worse for latency. Latency is half of the time from one
-# send to the next in a ping-pong, as perftest counts it; "answer" half of that from a send to its
-# answer, without what the program does before the next send (posting receives). ib_write_lat, the
-# measure, polls memory; ib_send_lat stands beside it, since NCCL's receiver, like its, must be told by a
-# completion. Figures: build/vm/bench/*.txt, one line a round. Variables of the plugins (TIDE_NET_..., NCCL_IB_...) are passed on.
+# above 1 is better than perftest for bandwidth and worse for latency. Latency is half of the time
+# from one send to the next in a ping-pong, as perftest counts it; "answer" half of that from a send
+# to its answer, without what the program does before the next send (posting receives).
+# ib_write_lat, the measure, polls memory; ib_send_lat stands beside it, since NCCL's receiver, like
+# its, must be told by a completion. Figures: build/vm/bench/*.txt, one line a round. Variables of the
+# plugins (TIDE_NET_..., NCCL_IB_...) are passed on.
 set -uo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 vm=$here/../vm
