@@ -1,11 +1,11 @@
 // The order of an exchange on the team's stream: the caller's work so far and the last uses of the
 // landing slot; "ready" to all peers; for each peer, from rank + 1 on, its "ready", the pushes to
-// it, "arrived"; the pushes into its own slot; the peers' "arrived"; the sum; "done". A large
-// reduce-scatter goes in parts, each of which is pushed, arrives and is summed like that, the sums
-// on a second stream: push_and_sum(). Where the switch adds, the middle is another:
-// multicast_reduce.h. The team has streams of its own, for each stream of the caller, so that an
-// asynchronous call does not hold the caller's stream up; whoever needs the result waits for the
-// event at the end.
+// it, "arrived"; the peers' "arrived"; the sum; "done". What a rank pushes into its own slot goes
+// on a second stream meanwhile. A large reduce-scatter goes in parts, each of which is pushed,
+// arrives and is summed like that, the sums on the second stream: push_and_sum(). Where the switch
+// adds, the middle is another: multicast_reduce.h. The team has streams of its own, for each stream
+// of the caller, so that an asynchronous call does not hold the caller's stream up; whoever needs
+// the result waits for the event at the end.
 #include "shim/device/cuda/engine.h"
 
 #include <algorithm>
@@ -210,7 +210,7 @@ void Engine::enqueue(Job& job, Exchange& exchange, CUstream caller,
     if (parts > 1) {
       push_and_sum(job, exchange, parts, words, streams);
     } else {
-      push(job, merged(std::move(exchange.pushes)), words, stream);
+      push(job, merged(std::move(exchange.pushes)), words, streams);
     }
   }
   const Board& own = flight_.board(lookout_.rank());
@@ -272,7 +272,7 @@ void Engine::push_and_sum(const Job& job, Exchange& exchange, int parts, MemoryO
   }
   words.flush();
 
-  const CUstream sums = streams.sums.get();
+  const CUstream sums = streams.own.get();
   check(driver().cuStreamWaitEvent(sums, begin.get(), /*flags=*/0), "wait for the caller");
   MemoryOperations arrivals(sums);
   Sum sum = exchange.sum;
@@ -306,28 +306,35 @@ void Engine::add_in_switch(const Job& job, Exchange& exchange, CUdeviceptr slots
 }
 
 void Engine::push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,
-                  CUstream stream) {
+                  const Streams& streams) {
   const int rank = lookout_.rank();
   const Board& own = flight_.board(rank);
-  Copies copies(stream, bytes_pushed_);
-  auto push_to = [&](int peer) {
-    const auto [first, last] = std::ranges::equal_range(pushes, peer, {}, &Push::peer);
-    if (first == last) return;
-    for (auto push = first; push != last; ++push) copies.add(job.landings[peer], *push);
-    words.flush();
+  auto copy_to = [&](int peer, CUstream stream) {
+    Copies copies(stream, bytes_pushed_);
+    for (const Push& push : std::ranges::equal_range(pushes, peer, {}, &Push::peer)) {
+      copies.add(job.landings[peer], push);
+    }
     copies.flush();
   };
 
+  const Event begin = record(streams.pushes.get());
   for_each_peer([&](int q, const Board& peer) {
     // Also when there is nothing to push: "arrived" must not overwrite the word of an exchange that
     // the peer has not read yet, and its "ready" says that it has.
     words.wait(own.address_of(own.ready(q, job.sequence)), job.codes[q]);
-    push_to(q);
+    words.flush();
+    copy_to(q, streams.pushes.get());
     words.write(peer.address_of(peer.arrived(rank, job.sequence)), job.codes[q]);
   });
-  // This rank's own slot last: the driver copies inside a GPU with SMs, for which it may have to
-  // wait, and peers should not.
-  push_to(rank);
+  words.flush();
+
+  // Beside the pushes, and enqueued behind them: the driver copies inside a GPU with SMs, for which
+  // it may have to wait, and peers should not where both streams share a hardware channel.
+  check(driver().cuStreamWaitEvent(streams.own.get(), begin.get(), /*flags=*/0),
+        "wait for the caller");
+  copy_to(rank, streams.own.get());
+  const Event copied = record(streams.own.get());
+  check(driver().cuStreamWaitEvent(streams.pushes.get(), copied.get(), 0), "wait for own copies");
   await_arrived(job, words);
   words.flush();
 }

@@ -50,10 +50,10 @@ class Engine {
   class MemoryOperations;
   class Copies;
 
-  // One for what is pushed, one for what is summed while more is pushed.
+  // One for what is pushed, one for what this rank copies and sums on its own GPU meanwhile.
   struct Streams {
-    explicit Streams(const std::shared_ptr<Context>& context) : pushes(context), sums(context) {}
-    Stream pushes, sums;
+    explicit Streams(const std::shared_ptr<Context>& context) : pushes(context), own(context) {}
+    Stream pushes, own;
   };
 
   const Streams& streams_for(CUstream caller);
@@ -67,11 +67,11 @@ class Engine {
   void await_arrived(const Job& job, MemoryOperations& words, int following = 0) const;
   // The multicast address of the landing slots, where they lie at one offset of it.
   std::optional<CUdeviceptr> common_slots(const Job& job) const;
+  // Behind what streams.pushes holds, whose end waits for all; so does push_and_sum().
   void push(const Job& job, const std::vector<Push>& pushes, MemoryOperations& words,
-            CUstream stream);
+            const Streams& streams);
   // The pushes and the sum of a reduce-scatter, but for its zeros: part by part, of which the one
-  // is summed while the next is on its way. Behind what streams.pushes holds, whose end waits for
-  // all.
+  // is summed while the next is on its way.
   void push_and_sum(const Job& job, Exchange& exchange, int parts, MemoryOperations& words,
                     const Streams& streams);
   // Pushes to all ranks at once what may go so, and takes it out of `pushes`.
