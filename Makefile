@@ -5,8 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
-# All cores unless the caller chose.
-ifeq ($(filter -j%,$(MAKEFLAGS)),)
+# All cores, unless the command line or the make that calls this one chose.
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
 

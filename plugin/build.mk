@@ -20,6 +20,8 @@ PLUGIN_SOURCES := $(PLUGIN_CORE) $(TUNER_CORE) $(wildcard plugin/net/adapter_v*.
 PLUGIN_LINK = $(CXX) $(LDFLAGS) -shared $(if $(SANITIZE),,-Wl,-z,defs -static-libstdc++ -static-libgcc) \
   -Wl,-Bsymbolic -Wl,--version-script=plugin/exports.map -Wl,-soname,libnccl-net-tide.so
 PLUGIN_LIBS := -libverbs $(PROFILE_LIBS) -lpthread
+# Where libstdc++ is the process's own its pool is none of ours.
+PLUGIN_SOURCES += $(if $(SANITIZE),,plugin/unload.cc)
 $(PLUGIN): $(call objects,$(PLUGIN_SOURCES)) plugin/exports.map
 	@mkdir -p $(@D)
 	$(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS)

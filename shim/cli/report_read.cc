@@ -183,6 +183,7 @@ RankReport read_rank_report(const std::string& file) {
   report.world_size = reader.count(top, "", "world_size", kMostRanks);
   report.nodes = reader.count(top, "", "nodes", kMostRanks);
   report.local_ranks = reader.count(top, "", "local_ranks", kMostRanks);
+  if (top.contains("written")) report.written = reader.count(top, "", "written");
   const json& groups = reader.field(top, "", "groups");
   if (!groups.is_array()) reader.fail("'groups' is not a list");
   for (const json& group : groups) {

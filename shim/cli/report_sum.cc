@@ -10,6 +10,8 @@
 namespace tide::cli {
 namespace {
 
+constexpr int64_t kLongestEnd = 900;  // seconds between the ends of a job's first and last rank
+
 void add(Collectives* sum, const Collectives& part) {
   sum->all_gathers += part.all_gathers;
   sum->all_gathers_stock += part.all_gathers_stock;
@@ -51,6 +53,21 @@ std::string who_has_what(const std::vector<RankReport>& ranks, std::string RankR
             rank_list(with) + ")";
   }
   return text;
+}
+
+// A folder may still hold what an earlier run of as many ranks left there.
+void check_times(JobReport* job) {
+  const RankReport *first = nullptr, *last = nullptr;
+  for (const RankReport& report : job->ranks) {
+    if (!report.written) continue;
+    if (first == nullptr || *report.written < *first->written) first = &report;
+    if (last == nullptr || *report.written > *last->written) last = &report;
+  }
+  if (first == nullptr || *last->written - *first->written <= kLongestEnd) return;
+  job->warnings.push_back("the file of rank " + std::to_string(first->rank) + " is " +
+                          std::to_string((*last->written - *first->written) / 60) +
+                          " minutes older than that of rank " + std::to_string(last->rank) +
+                          ": where it is left from an earlier run, leave it out");
 }
 
 void check_ranks(JobReport* job) {
@@ -286,6 +303,7 @@ JobReport sum_up(std::vector<RankReport> ranks) {
   }
   job.ranks = std::move(ranks);
   check_ranks(&job);
+  check_times(&job);
   merge_groups(&job);
   count_tiers(&job);
   summarise_steps(&job);

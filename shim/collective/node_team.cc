@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "include/tide/error.h"
+#include "include/tide/patience.h"
 #include "include/tide/thread.h"
 #include "shim/device/completion.h"
 #include "shim/device/host/fork.h"
@@ -25,20 +26,8 @@ struct Task : device::Completion {
   std::shared_ptr<device::Gates> gates;  // with a stage
 };
 
-// The thread of the rails looks for words of streams: often at first.
-class Patience {
- public:
-  void wait() {
-    if (++turns_ < 200) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  }
-
- private:
-  int turns_ = 0;
-};
+// For a word of a stream: often at first, without taking the core from the job.
+Patience stream_patience() { return {0, 200, std::chrono::microseconds(20)}; }
 
 // "all-gather of layers.3 failed: rank 2 is gone" without the words that the caller adds.
 std::string bare(std::string failure, const std::string& what) {
@@ -135,7 +124,8 @@ struct NodeTeam::State {
       if (staged) {
         task.collective->carry(task.call, *task.gates);
         task.gates->carried();
-        for (Patience patience; !task.gates->over() && !fate.failed(); patience.wait()) {
+        for (Patience patience = stream_patience(); !task.gates->over() && !fate.failed();
+             patience.wait()) {
         }
         // A stream that was released comes to its end too; then one of these knows.
         if (fate.failed()) throw Error(fate.reason());
@@ -157,7 +147,7 @@ struct NodeTeam::State {
   // What was enqueued may still write what the task keeps.
   void drain(const Task& task) {
     const auto deadline = std::chrono::steady_clock::now() + kDrain;
-    for (Patience patience; !task.gates->over(); patience.wait()) {
+    for (Patience patience = stream_patience(); !task.gates->over(); patience.wait()) {
       if (std::chrono::steady_clock::now() < deadline) continue;
       new std::shared_ptr<void>(task.keep);  // it hangs
       return;
@@ -265,7 +255,7 @@ std::function<void()> NodeTeam::enqueue(Call call, const std::shared_ptr<void>& 
 }
 
 void NodeTeam::await(device::Gates& gates, int gate) const {
-  for (Patience patience; !gates.open(gate); patience.wait()) {
+  for (Patience patience = stream_patience(); !gates.open(gate); patience.wait()) {
   }
   if (fate_->failed()) throw Error(fate_->reason());
 }

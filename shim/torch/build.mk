@@ -10,6 +10,12 @@ SKIPPED += libtide-torch.so:_install_libyaml-dev
 else ifeq ($(TORCH_VERSION),)
 SKIPPED += libtide-torch.so:_this_python_has_no_torch;_"make_deps"_installs_one_into_$(BUILD)/venv
 else
+TORCH_OF_DEPS := $(filter $(abspath $(BUILD)/venv/bin/python build/venv/bin/python),$(TORCH_PYTHON))
+ifeq ($(origin PYTHON),command line)
+ifneq ($(filter-out $(abspath $(shell command -v "$(PYTHON)")),$(TORCH_OF_DEPS)),)
+SKIPPED += libtide-torch.so_for_$(PYTHON):_it_has_no_torch;_built_for_that_of_"make_deps",_$(TORCH_VERSION)
+endif
+endif
 # torch's headers are not ours to warn about; each torch version has objects of its own.
 TORCH_OBJ := $(OBJ)/torch-$(TORCH_RELEASE)
 TORCH_FLAGS := -isystem $(TORCH_INCLUDE) -isystem $(TORCH_INCLUDE)/torch/csrc/api/include \

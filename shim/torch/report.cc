@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -193,6 +194,7 @@ void at_exit() {
                       {"world_size", nodes.world_size},
                       {"nodes", nodes.nodes},
                       {"local_ranks", nodes.local_ranks},
+                      {"written", std::time(nullptr)},  // seconds since 1970
                       {"groups", list},
                       {"totals", total}};
   if (about.config.mode == Mode::kObserve) json["observed"] = observed_json(observed());

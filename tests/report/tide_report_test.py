@@ -220,6 +220,18 @@ class Warnings(Case):
         (line,) = self.warned(*paths)
         self.assertIn("the files name jobs of 2 and of 4 ranks", line)
 
+    def test_file_of_an_earlier_run(self):
+        paths = self.write(reports.mixed, 4)
+        self.change(paths[1], written=1764500000)
+        self.change(paths[2], written=1764500000 - 900)
+        self.assertEqual(self.warned(*paths), [])
+        self.change(paths[2], written=1764500000 - 3 * 3600)
+        (line,) = self.warned(*paths)
+        self.assertIn("the file of rank 2 is 180 minutes older than that of rank 1: where it is left "
+                      "from an earlier run, leave it out", line)
+        self.change(paths[2], written="today")
+        self.assertIn("'written' is \"today\", not a count", self.refused(*paths))
+
     def test_ranks_that_disagree(self):
         paths = self.write(reports.mixed, 2)
         groups = reports.mixed(1, 2)["groups"]

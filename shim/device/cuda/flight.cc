@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "include/tide/error.h"
+#include "include/tide/patience.h"
 #include "include/tide/thread.h"
 
 namespace tide::device::cuda {
@@ -17,22 +18,8 @@ constexpr std::chrono::milliseconds kReleaseEvery{1};
 // Released streams have only finite work left.
 constexpr std::chrono::seconds kDrain{10};
 
-// How a thread waits for a word of another process: peers are a few microseconds apart as a rule,
-// and where they are not, the job's other threads need the core.
-class Patience {
- public:
-  void wait() {
-    if (++turns_ < 2000) return;
-    if (turns_ < 2200) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  }
-
- private:
-  int turns_ = 0;
-};
+// For a peer: it is a few microseconds away as a rule.
+Patience peer_patience() { return {2000, 200, std::chrono::microseconds(50)}; }
 
 }  // namespace
 
@@ -69,7 +56,8 @@ void Flight::await_peers(Job& job) {
   std::vector<uint64_t> codes;
   for (int q = 0; q < lookout_.size(); ++q) {
     std::optional<Place> place;
-    for (Patience patience; !(place = boards_[q].published(job.sequence)); patience.wait()) {
+    for (Patience patience = peer_patience(); !(place = boards_[q].published(job.sequence));
+         patience.wait()) {
       if (failed_.load(std::memory_order_acquire)) throw Error(error_of(job));
     }
     if (place->bytes != job.landing.bytes) {
