@@ -2,8 +2,11 @@
  * outages, a peer that dies. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -188,6 +191,60 @@ static void again_and_again(void) {
     plugin_down();
     plugin_up();
   }
+}
+
+/* What the process holds. */
+struct holdings {
+  int descriptors, threads, mappings;
+  size_t heap;
+};
+
+static int entries(const char* folder) {
+  DIR* directory = opendir(folder);
+  CHECK(directory != NULL);
+  int count = 0;
+  while (readdir(directory) != NULL) ++count;
+  closedir(directory);
+  return count;
+}
+
+static int lines(const char* path) {
+  FILE* file = fopen(path, "r");
+  CHECK(file != NULL);
+  int count = 0;
+  for (int c; (c = fgetc(file)) != EOF;) count += c == '\n';
+  fclose(file);
+  return count;
+}
+
+static struct holdings take_stock(void) {
+  const struct mallinfo2 heap = mallinfo2();
+  return (struct holdings){.descriptors = entries("/proc/self/fd"),
+                           .threads = entries("/proc/self/task"),
+                           .mappings = lines("/proc/self/maps"),
+                           .heap = heap.uordblks + heap.hblkhd};
+}
+
+/* A job of weeks makes many communicators: each must give back all that it took. */
+static void gives_back(void) {
+  enum { kFirst = 4, kMore = 48, kMostBytes = 24 << 10, kMostMappings = 4 };
+  struct holdings before = {0};
+  for (int round = 0; round < kFirst + kMore; ++round) {
+    if (round == kFirst) before = take_stock();
+    struct channel channel = open_channel(round % 2, world.device);
+    one_message(&channel, (uint32_t)round);
+    barrier();
+    close_channel(&channel);
+    if (round % 2 == 1) { /* the last communicator ends: NCCL finalizes */
+      plugin_down();
+      plugin_up();
+    }
+  }
+  const struct holdings after = take_stock();
+  CHECK(after.descriptors == before.descriptors);
+  CHECK(after.threads == before.threads);
+  CHECK(after.mappings <= before.mappings + kMostMappings);
+  CHECK(after.heap <= before.heap + kMostBytes); /* what the loader and retries take once */
 }
 
 /* A second communicator's context lives on when the first one goes. */
@@ -448,6 +505,7 @@ const struct test_case lifetime_cases[] = {
     {"open_receives", open_receives},
     {"aborted", aborted},
     {"again_and_again", again_and_again},
+    {"gives_back", gives_back},
     {"two_contexts", two_contexts},
     {"forked_child", forked_child},
     {"peer_dies", peer_dies},
