@@ -40,34 +40,36 @@ GPU_PROGRAMS := $(addprefix $(TESTBIN)/,$(GPU_TESTS) gpu_bench gpu_links)
 build-gpu: $(GPU_PROGRAMS)  ## the programs of test-gpu, bench-gpu and bench-gpu-links, also without a GPU
 
 # The parts of test-gpu, each also a target, test-gpu-PART. A suite with arguments is in quotes. The
-# longest ones first: TEST_JOBS=5 runs five suites at a time.
+# longest ones first: TEST_JOBS=5 runs five suites at a time, under one MPS daemon: those of several
+# would take turns on the GPU.
 GPU_PARTS :=
 COMPUTE_SANITIZER := $(firstword $(shell command -v compute-sanitizer) $(wildcard $(CUDA_HOME)/bin/compute-sanitizer))
 ifneq ($(COMPUTE_SANITIZER),)
 GPU_PARTS += sanitized
 GPU_SUITES_sanitized := $(foreach t,gpu_sum gpu_exchange,$(foreach tool,memcheck racecheck,\
-  "tests/gpu/sanitized $(COMPUTE_SANITIZER) $(tool) $(TESTBIN)/$(t)"))
+  "tests/gpu/without_mps tests/gpu/sanitized $(COMPUTE_SANITIZER) $(tool) $(TESTBIN)/$(t)"))
 endif
 ifneq ($(TORCH_PYTHON),)
 GPU_PARTS += nodes cases-8 cases-4 cases-2 training profile
-$(foreach w,2 4 8,$(eval GPU_SUITES_cases-$(w) := "tests/gpu/with_mps tests/fsdp/run_cases --every --world $(w)"))
-GPU_SUITES_training := $(foreach p,losses sequence,"tests/gpu/with_mps tests/fsdp/run_training $(p) --size large")
-GPU_SUITES_profile := "tests/gpu/with_mps tests/gpu/run_profile"
+$(foreach w,2 4 8,$(eval GPU_SUITES_cases-$(w) := "tests/fsdp/run_cases --every --world $(w)"))
+GPU_SUITES_training := $(foreach p,losses sequence,"tests/fsdp/run_training $(p) --size large")
+GPU_SUITES_profile := "tests/gpu/run_profile"
 # Nodes/ranks: 2x4, 4x2, 3x2, 2x2.
 GPU_SUITES_nodes := $(foreach n,2/8 4/8 3/6 2/4,\
-  "tests/gpu/with_mps tests/fsdp/run_cases --every --nodes $(subst /, --world ,$(n))") \
-  "tests/gpu/with_mps tests/fsdp/run_training losses --nodes 2 --world 4 --steps 100" \
-  "tests/gpu/with_mps tests/gpu/run_profile --nodes 2 --world 4"
+  "tests/fsdp/run_cases --every --nodes $(subst /, --world ,$(n))") \
+  "tests/fsdp/run_training losses --nodes 2 --world 4 --steps 100" \
+  "tests/gpu/run_profile --nodes 2 --world 4"
 endif
 GPU_PARTS += programs mps
-GPU_SUITES_programs := $(addprefix $(TESTBIN)/,$(GPU_TESTS))
-GPU_SUITES_mps := $(foreach t,$(GPU_TESTS),"tests/gpu/with_mps $(TESTBIN)/$(t)")
+GPU_SUITES_programs := $(foreach t,$(GPU_TESTS),"tests/gpu/without_mps $(TESTBIN)/$(t)")
+# Daemons of their own: a rank that is killed can do harm to other clients of its daemon.
+GPU_SUITES_mps := $(foreach t,$(GPU_TESTS),"tests/gpu/without_mps tests/gpu/with_mps $(TESTBIN)/$(t)")
 
 # $(call gpu_part,TARGET,SUITES)
 define gpu_part
 .PHONY: $(1)
 $(1): build $(GPU_PROGRAMS)
-	@DEVICE=cuda BUILD="$(BUILD)" $(PYTHON) tests/run.py $(2)
+	@DEVICE=cuda BUILD="$(BUILD)" tests/gpu/with_mps $(PYTHON) tests/run.py $(2)
 endef
 $(foreach p,$(GPU_PARTS),$(eval $(call gpu_part,test-gpu-$(p),$(GPU_SUITES_$(p)))))
 $(eval $(call gpu_part,test-gpu,$(foreach p,$(GPU_PARTS),$(GPU_SUITES_$(p)))))
