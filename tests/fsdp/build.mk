@@ -11,7 +11,7 @@ SKIPPED += tests_that_train:_this_python_has_no_torch;_"make_deps"_installs_one_
 else ifeq ($(SANITIZE),)
 SUITES += tests/fsdp/run_cases tests/fsdp/run_faults tests/fsdp/run_trace
 # All of slot_reuse again: 80 s. A part of it is in run_trace.
-SLOW_SUITES += tests/fsdp/run_slot_cases
+SLOW_SUITES += tests/fsdp/run_slot_cases "tests/fsdp/run_training endurance --world 2"
 # What counts the NVTX ranges in run_trace.
 ifneq ($(NVTX_INCLUDE),)
 NVTX_LISTENER := $(TESTBIN)/nvtx_listener.so
@@ -26,5 +26,5 @@ endif
 endif
 
 .PHONY: test-training
-test-training: build  ## 200 training steps and 1,000 random FSDP2 calls, stock and with Tide: minutes
+test-training: build  ## 200 training steps and 1,000 random FSDP2 calls, stock and with Tide, 1,000 steps whose memory is watched: minutes
 	@BUILD="$(BUILD)" tests/fsdp/run_training

@@ -2,7 +2,9 @@
 FSDP2 lets a user do. Sizes and seeds come with the task. What is recorded stays on the device until
 the end: reading it earlier would wait for the streams, and hide an order that is missing.
 """
+import ctypes
 import gc
+import os
 import random
 import time
 
@@ -254,4 +256,42 @@ def random_sequence(job):
     gc.collect()
 
 
-TABLE = {function.__name__: Case(function, fp32=False) for function in (llama, random_sequence)}
+class Mallinfo2(ctypes.Structure):
+    """<malloc.h>: bytes of all arenas."""
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+        "fordblks", "keepcost")]
+
+
+def holdings():
+    """What this process holds."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = Mallinfo2
+    heap = mallinfo2()
+    held = {"descriptors": len(os.listdir("/proc/self/fd")),
+            "threads": len(os.listdir("/proc/self/task")),
+            "heap bytes": heap.uordblks + heap.hblkhd}
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+        held["bytes of the GPU"] = torch.cuda.memory_allocated()
+    return held
+
+
+def endurance(job):
+    """task: steps of a small model. Notes: `held`, after a quarter of them and after all."""
+    net = Net().to(DEVICE)
+    job.shard(net, mp_policy=MIXED)
+    optimizer = job.sgd(net)
+    job.notes["held"] = []
+    for step in range(1, job.task["steps"] + 1):
+        job.loss(net, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step in (job.task["steps"] // 4, job.task["steps"]):
+            job.notes["held"].append(holdings())
+    job.finish(net)
+
+
+TABLE = {function.__name__: Case(function, fp32=False)
+         for function in (llama, random_sequence, endurance)}
