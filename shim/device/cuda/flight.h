@@ -64,6 +64,8 @@ class Flight {
   void withdraw(const Job& job);
   // Has it ended or failed? Looks at the board.
   bool settled(Job& job);
+  // Have its streams come to its end? Those of one that failed do so later, or never.
+  bool ended(const Job& job) const;
   // Its error, empty while it runs and when it is well.
   std::string error_of(const Job& job);
   // Fails the team: "<what> failed: <reason>". Only the first failure counts.
@@ -87,7 +89,6 @@ class Flight {
   void watch() noexcept;
   // These hold the mutex.
   bool settle(Job& job);
-  bool ended(const Job& job) const;
   void retire();
   void fail_locked(const std::string& what, const Trouble& trouble);
   void stop(std::string error, const Trouble& trouble);

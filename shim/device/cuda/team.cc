@@ -243,14 +243,13 @@ class Core : public std::enable_shared_from_this<Core> {
       job.waited = true;
       return;
     }
-    job.waited = true;
     if (const std::string error = flight_.error_of(job); !error.empty()) throw Error(error);
   }
 
-  // The Pending of `job` is gone.
+  // The Pending of `job` is gone. Streams may still read for an exchange that failed.
   void drop(const std::shared_ptr<Job>& job) {
     std::shared_ptr<void> keep = std::move(job->keep);
-    if (job->waited || flight_.settled(*job)) return;
+    if (job->waited || flight_.ended(*job)) return;
     job->keep = std::move(keep);
     const std::lock_guard lock(dropped_mutex_);
     dropped_.push_back(job);
@@ -261,7 +260,7 @@ class Core : public std::enable_shared_from_this<Core> {
     std::vector<std::shared_ptr<void>> kept;
     const std::lock_guard lock(dropped_mutex_);
     std::erase_if(dropped_, [&](const std::shared_ptr<Job>& job) {
-      if (!flight_.settled(*job)) return false;
+      if (!flight_.ended(*job)) return false;
       kept.push_back(std::move(job->keep));
       return true;
     });
