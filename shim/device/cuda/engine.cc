@@ -317,7 +317,9 @@ void Engine::push(const Job& job, const std::vector<Push>& pushes, MemoryOperati
     copies.flush();
   };
 
-  const Event begin = record(streams.pushes.get());
+  // Without them nothing waits for the second stream, whose channel another stream may hold up.
+  const bool own_copies = std::ranges::binary_search(pushes, rank, {}, &Push::peer);
+  const Event begin = own_copies ? record(streams.pushes.get()) : nullptr;
   for_each_peer([&](int q, const Board& peer) {
     // Also when there is nothing to push: "arrived" must not overwrite the word of an exchange that
     // the peer has not read yet, and its "ready" says that it has.
@@ -330,11 +332,13 @@ void Engine::push(const Job& job, const std::vector<Push>& pushes, MemoryOperati
 
   // Beside the pushes, and enqueued behind them: the driver copies inside a GPU with SMs, for which
   // it may have to wait, and peers should not where both streams share a hardware channel.
-  check(driver().cuStreamWaitEvent(streams.own.get(), begin.get(), /*flags=*/0),
-        "wait for the caller");
-  copy_to(rank, streams.own.get());
-  const Event copied = record(streams.own.get());
-  check(driver().cuStreamWaitEvent(streams.pushes.get(), copied.get(), 0), "wait for own copies");
+  if (own_copies) {
+    check(driver().cuStreamWaitEvent(streams.own.get(), begin.get(), /*flags=*/0),
+          "wait for the caller");
+    copy_to(rank, streams.own.get());
+    const Event copied = record(streams.own.get());
+    check(driver().cuStreamWaitEvent(streams.pushes.get(), copied.get(), 0), "wait for own copies");
+  }
   await_arrived(job, words);
   words.flush();
 }
