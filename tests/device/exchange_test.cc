@@ -150,10 +150,11 @@ struct Scatter {
 };
 
 // Ranks of the host device, and of the CUDA device on software GPUs: processes share one, each
-// thread has its own.
+// thread has its own. one_channel: as with CUDA_DEVICE_MAX_CONNECTIONS=1.
 struct Ranks {
   Mode mode;
   bool cuda = false;
+  bool one_channel = false;
 };
 void PrintTo(const Ranks&, std::ostream*) {}  // the name says it
 
@@ -167,6 +168,7 @@ class EveryTeam : public testing::TestWithParam<Ranks> {
     const bool threads = GetParam().mode == Mode::kThreads;
     setenv("SOFTCUDA_DEVICES", threads ? "8" : "1", 1);
     setenv("SOFTCUDA_THREADS", threads ? "1" : "0", 1);
+    setenv("SOFTCUDA_CHANNELS", GetParam().one_channel ? "1" : "0", 1);
   }
   static std::vector<std::string> run_ranks(int size, const RankBody& body) {
     return test::run_ranks(GetParam().mode, size, body);
@@ -186,11 +188,13 @@ class HostModes : public EveryTeam {};
 
 std::string name_of(const testing::TestParamInfo<Ranks>& info) {
   return std::string(info.param.cuda ? "Cuda" : "") +
-         (info.param.mode == Mode::kProcesses ? "Processes" : "Threads");
+         (info.param.mode == Mode::kProcesses ? "Processes" : "Threads") +
+         (info.param.one_channel ? "OneChannel" : "");
 }
 // Processes first: a driver does not work in a child of a process that has used it.
 INSTANTIATE_TEST_SUITE_P(Processes, EveryTeam,
-                         testing::Values(Ranks{Mode::kProcesses}, Ranks{Mode::kProcesses, true}),
+                         testing::Values(Ranks{Mode::kProcesses}, Ranks{Mode::kProcesses, true},
+                                         Ranks{Mode::kProcesses, true, true}),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Threads, EveryTeam,
                          testing::Values(Ranks{Mode::kThreads}, Ranks{Mode::kThreads, true}),

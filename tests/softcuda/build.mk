@@ -17,6 +17,7 @@ $(eval $(call unit_test,softcuda_failure,tests/softcuda/test/failure_test.cc $(S
 $(TESTBIN)/softcuda_failure: $(SOFTCUDA)
 ifdef SOFTCUDA
 $(eval $(call unit_test,softcuda_stream,tests/softcuda/test/stream_test.cc $(SOFTCUDA_TEST_SOURCES),$(SOFTCUDA_LINK) -ldl))
-$(OBJ)/tests/softcuda/test/stream_test.cc.o: override EXTRA += -isystem $(CUDA_INCLUDE)
-$(TESTBIN)/softcuda_stream: $(SOFTCUDA)
+$(eval $(call unit_test,softcuda_order,tests/softcuda/test/order_test.cc $(SOFTCUDA_TEST_SOURCES),$(SOFTCUDA_LINK) -ldl))
+$(call objects,$(addprefix tests/softcuda/test/,stream_test.cc order_test.cc)): override EXTRA += -isystem $(CUDA_INCLUDE)
+$(TESTBIN)/softcuda_stream $(TESTBIN)/softcuda_order: $(SOFTCUDA)
 endif

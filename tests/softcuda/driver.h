@@ -34,6 +34,12 @@ class Mark {
   bool reached_ = false;
 };
 
+// What several streams share: all that they do comes in the order in which it was enqueued.
+struct Channel {
+  std::mutex mutex;
+  std::shared_ptr<Mark> last;  // behind what was enqueued last
+};
+
 // Says once for each text that the double does not do `what`.
 CUresult refuse(const char* what);
 
@@ -71,9 +77,11 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   bool idle();
 
   const CUcontext context;
+  tide::softcuda::Channel* channel = nullptr;  // null: its own
 
  private:
   void run();
+  void push(std::function<void()> work);
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -89,4 +97,6 @@ struct CUctx_st {
   std::set<std::shared_ptr<CUstream_st>> streams;
   std::set<std::shared_ptr<CUstream_st>> closed;  // those that are not through with their work
   std::shared_ptr<CUstream_st> default_stream;    // made when it is first used; one of `streams`
+  std::deque<tide::softcuda::Channel> channels;   // SOFTCUDA_CHANNELS of them; none: one a stream
+  size_t started = 0;                             // streams
 };

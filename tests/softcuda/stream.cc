@@ -1,5 +1,6 @@
 // Streams, events and what streams do. SOFTCUDA_DELAY: microseconds; before each operation a stream
 // pauses for a random time below it, so that streams come to things in orders of all kinds.
+// SOFTCUDA_CHANNELS: streams take turns in sharing so many hardware channels.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "tests/softcuda/driver.h"
 
@@ -124,11 +126,26 @@ CUresult memory_operation(const CUstreamBatchMemOpParams& operation, std::functi
 using namespace tide::softcuda;
 
 void CUstream_st::start() {
+  const char* channels = std::getenv("SOFTCUDA_CHANNELS");
+  const size_t count = channels == nullptr ? 0 : std::strtoul(channels, nullptr, 10);
+  while (context->channels.size() < count) context->channels.emplace_back();
+  if (count > 0) channel = &context->channels[context->started++ % count];
   context->streams.insert(shared_from_this());
   std::thread([self = shared_from_this()] { self->run(); }).detach();
 }
 
 void CUstream_st::enqueue(std::function<void()> work) {
+  if (channel == nullptr) return push(std::move(work));
+  const std::lock_guard lock(channel->mutex);
+  auto end = std::make_shared<Mark>();
+  push([before = std::exchange(channel->last, end), end, work = std::move(work)] {
+    if (before != nullptr) before->await();
+    work();
+    end->reach();
+  });
+}
+
+void CUstream_st::push(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(work));
