@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
+#include "include/tide/error.h"
 #include "shim/device/cuda/context.h"
 #include "shim/device/cuda/driver.h"
 #include "shim/device/cuda/memory.h"
@@ -138,6 +140,45 @@ TEST(Order, ASlotIsWrittenAgainAfterACallersStreamHasReadIt) {
     return wrong.empty() ? check_gathered(again.data, 101) : "read: " + wrong;
   });
   EXPECT_EQ(results, std::vector<std::string>(kSize));
+}
+
+// The driver's way to copy, which refuses the call after `left` more.
+int left = 0;
+decltype(Driver::copy_batch) copy_batch = nullptr;
+CUresult refuse_one(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
+                    CUmemcpyAttributes* attributes, size_t* first, size_t attributes_count,
+                    CUstream stream) {
+  if (left-- == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  return copy_batch(to, from, bytes, count, attributes, first, attributes_count, stream);
+}
+
+TEST(Order, WhatWasEnqueuedBeforeARefusalComesToItsEnd) {
+  for (int refused = 0; refused < kSize; ++refused) {  // the last one is into its own slot
+    const auto results = run([&](int number, Rank& rank) -> std::string {
+      if (number == 1) {
+        left = refused;
+        auto& table = const_cast<Driver&>(driver());
+        copy_batch = std::exchange(table.copy_batch, refuse_one);
+      }
+      const Slot slot = rank.team->acquire(kSize * kBytes);
+      std::string error;
+      rank.hold();
+      try {
+        const auto pending = rank.gather(slot);
+        rank.go_on();
+        pending->wait();
+        while (!pending->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        error = pending->error();
+      } catch (const Error& thrown) {
+        error = thrown.what();
+      }
+      rank.go_on();
+      rank.synchronize();
+      if (number == 1) static_cast<void>(rank.team.release());  // it would wait for the rest
+      return error.find("enqueue pushes: CUDA_ERROR_OUT_OF_MEMORY") != error.npos ? "" : error;
+    });
+    EXPECT_EQ(results, std::vector<std::string>(kSize)) << refused;
+  }
 }
 
 }  // namespace
