@@ -170,7 +170,6 @@ TEST(Multicast, AttemptsEndInTime) {
     EXPECT_NE(outcome.reason.find("CUDA_ERROR_SYSTEM_NOT_READY (played), for 0.1 s"),
               std::string::npos)
         << outcome.reason;
-    EXPECT_GT(fabric::calls("cuMulticastCreate", 0), 1);
   });
 }
 
