@@ -162,7 +162,7 @@ class EveryTeam : public testing::TestWithParam<Ranks> {
  protected:
   void SetUp() override {
     if (kThreadSanitizer && GetParam().mode == Mode::kProcesses) {
-      GTEST_SKIP() << "ThreadSanitizer does not follow threads of forked children";
+      GTEST_SKIP() << "ThreadSanitizer sees both ends of an exchange where ranks are threads";
     }
     if (GetParam().cuda && !have_softcuda()) GTEST_SKIP() << "no software GPU in this build";
     const bool threads = GetParam().mode == Mode::kThreads;

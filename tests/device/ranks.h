@@ -16,7 +16,7 @@ namespace tide::test {
 
 enum class Mode { kProcesses, kThreads };
 
-// ThreadSanitizer does not follow threads of forked children.
+// Of ranks in processes ThreadSanitizer sees one end of an exchange only.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kThreadSanitizer = true;
 #else

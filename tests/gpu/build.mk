@@ -8,12 +8,12 @@ $(eval $(call unit_test,cuda_absence,tests/gpu/absence_test.cc $(CUDA_DEVICE_SOU
 ifdef CUDA_TARGETS
 CUDA_PLAIN_TESTS := $(addprefix tests/gpu/,slot_heap_test.cc parts_test.cc sum_plan_test.cc multicast_test.cc multicast_sum_test.cc)
 CUDA_PLAIN_SOURCES := $(CUDA_PLAIN_TESTS) tests/gpu/fake_fabric.cc
-$(call objects,$(CUDA_PLAIN_SOURCES)): EXTRA := -isystem $(CUDA_INCLUDE)
+$(call objects,$(CUDA_PLAIN_SOURCES)): override EXTRA += -isystem $(CUDA_INCLUDE)
 $(eval $(call unit_test,cuda_plain,$(CUDA_PLAIN_SOURCES) tests/device/ranks.cc $(CUDA_DEVICE_SOURCES) $(HOST_DEVICE_SOURCES),-ldl))
 
 # Whole teams on a played driver, which replaces the real one's look-up.
 CUDA_PLAYED_SOURCES := $(addprefix tests/gpu/,switch_sum_test.cc played_gpu.cc)
-$(call objects,$(CUDA_PLAYED_SOURCES)): EXTRA := -isystem $(CUDA_INCLUDE)
+$(call objects,$(CUDA_PLAYED_SOURCES)): override EXTRA += -isystem $(CUDA_INCLUDE)
 $(eval $(call unit_test,cuda_played,$(CUDA_PLAYED_SOURCES) tests/gpu/fake_fabric.cc tests/device/ranks.cc shim/collective/reduce_scatter.cc shim/layout/parameter_major.cc $(filter-out %/driver.cc,$(CUDA_DEVICE_SOURCES)) $(HOST_DEVICE_SOURCES),))
 
 # Reads the kernel that cuda_plain holds.

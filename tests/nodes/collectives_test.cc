@@ -33,7 +33,6 @@ struct Case {
 class NodeCollectives : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (kThreadSanitizer) GTEST_SKIP() << "forks ranks that start threads";
     if (GetParam().grid.device == Device::kCuda && !have_softcuda()) {
       GTEST_SKIP() << "no software GPU in this build";
     }

@@ -120,7 +120,6 @@ int kills() {
 class NodeFailure : public testing::TestWithParam<Device> {
  protected:
   void SetUp() override {
-    if (kThreadSanitizer) GTEST_SKIP() << "forks ranks that start threads";
     if (GetParam() == Device::kCuda && !have_softcuda())
       GTEST_SKIP() << "no software GPU in this build";
   }

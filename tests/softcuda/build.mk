@@ -20,4 +20,10 @@ $(eval $(call unit_test,softcuda_stream,tests/softcuda/test/stream_test.cc $(SOF
 $(eval $(call unit_test,softcuda_order,tests/softcuda/test/order_test.cc $(SOFTCUDA_TEST_SOURCES),$(SOFTCUDA_LINK) -ldl))
 $(call objects,$(addprefix tests/softcuda/test/,stream_test.cc order_test.cc)): override EXTRA += -isystem $(CUDA_INCLUDE)
 $(TESTBIN)/softcuda_stream $(TESTBIN)/softcuda_order: $(SOFTCUDA)
+ifneq ($(SANITIZE),)
+$(eval $(call program,$(TESTBIN)/softcuda_exchange,tests/device/exchange_test.cc $(SOFTCUDA_TEST_SOURCES),-lgtest -lgtest_main -lpthread $(SOFTCUDA_LINK) -ldl))
+$(TESTBIN)/softcuda_exchange: $(SOFTCUDA)
+else
+SLOW_SUITES += "tests/softcuda/sanitized.sh softcuda_stream softcuda_order softcuda_failure softcuda_exchange cuda_played cuda_plain $(if $(filter yes,$(VERBS_HEADERS)),nodes)"
+endif
 endif

@@ -15,11 +15,13 @@ namespace {
 
 std::atomic<pid_t> started_in{0};
 // Of the calling thread. Plain data: destructors of the thread's own variables come here too.
+// In static TLS: that of a library opened later is freed by other threads, in the dynamic linker,
+// which ThreadSanitizer takes for a race.
 struct Stack {
   CUcontext contexts[16];
   int depth;
 };
-thread_local Stack current;
+[[gnu::tls_model("initial-exec")]] thread_local Stack current;
 
 int devices() {
   const char* set = std::getenv("SOFTCUDA_DEVICES");

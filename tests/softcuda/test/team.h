@@ -1,5 +1,4 @@
-// A CUDA team on the double, for tests of several ranks. Without the CUDA toolkit, and in sanitizer
-// builds, there is none.
+// A CUDA team on the double, for tests of several ranks. Without the CUDA toolkit there is none.
 #pragma once
 
 #include <memory>
