@@ -30,7 +30,8 @@ struct Slot {
 };
 
 // One contiguous run: `bytes` bytes at `from` (this rank's memory) go to byte `to` of the landing
-// slot that team rank `peer` granted for the same exchange. `peer` may be this rank itself.
+// slot that team rank `peer` granted for the same exchange. `peer` may be this rank itself. The
+// pushes of an exchange are made in any order: none reads what another writes.
 struct Push {
   int peer = 0;
   const void* from = nullptr;
