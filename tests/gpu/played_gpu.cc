@@ -454,6 +454,11 @@ void forget(int rank) {
   machine().enqueued[rank].clear();
 }
 
+size_t events() {
+  const std::lock_guard lock(machine().mutex);
+  return machine().events.size();
+}
+
 }  // namespace tide::test::gpu
 
 namespace tide::device::cuda {

@@ -24,5 +24,7 @@ CUstream make_stream(int rank);
 // (words), "tide_sum_Float32_Float32_0" (kernels).
 std::vector<std::string> enqueued(int rank);
 void forget(int rank);
+// Events that exist, of all ranks.
+size_t events();
 
 }  // namespace tide::test::gpu

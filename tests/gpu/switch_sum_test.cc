@@ -282,6 +282,37 @@ TEST(SwitchSum, SlotsBeyondMulticastMemoryArePushedTo) {
   });
 }
 
+// A slot that is lent for gradients step after step, and that no exchange lands in, remembers its
+// last use, not every use.
+TEST(FreeSlots, LentForManyStepsHoldNoMoreEvents) {
+  fabric::reset(kRanks, {});
+  run(
+      kRanks, 8,
+      [](int rank, const std::shared_ptr<Team>& team, Board& board) -> std::string {
+        auto wrong = scatter(rank, team, false, kOdd);
+        const auto lend = [&](int times) {
+          for (int i = 0; i < times; ++i) {
+            const auto slot = team->acquire_free(1024);
+            if (!slot) return false;
+            team->release(*slot);
+          }
+          synchronize();
+          return true;
+        };
+        if (!lend(10)) return wrong + "no free slot";
+        board.barrier(rank);
+        const size_t before = gpu::events();
+        board.barrier(rank);
+        if (!lend(100)) return wrong + "no free slot any more";
+        board.barrier(rank);
+        if (gpu::events() > before + kRanks) {
+          wrong += std::to_string(before) + " events, then " + std::to_string(gpu::events());
+        }
+        return wrong;
+      },
+      [](int, CudaTeamOptions& options) { options.multicast_sums = false; });
+}
+
 TEST(SwitchSum, WithoutMulticastMemoryAllPush) {
   struct Case {
     std::function<void()> spoil;

@@ -142,10 +142,18 @@ class Core : public std::enable_shared_from_this<Core> {
       const std::lock_guard lock(heap_mutex_);
       fences = used_[{slot->segment, slot->offset}].fences;
     }
-    for (const Fence& fence : fences) {
-      const auto event = static_cast<CUevent>(fence.get());
-      if (driver().cuStreamWaitEvent(current_stream(), event, /*flags=*/0) == CUDA_SUCCESS)
-        continue;
+    try {
+      const CUstream stream = current_stream();
+      for (const Fence& fence : fences) {
+        check(driver().cuStreamWaitEvent(stream, static_cast<CUevent>(fence.get()), /*flags=*/0),
+              "wait for the last use of a landing slot");
+      }
+      // What comes behind this stream comes behind them all. Kept one by one they would pile up in
+      // a slot that no exchange lands in.
+      Fence passed = engine_.record(stream);
+      const std::lock_guard lock(heap_mutex_);
+      used_[{slot->segment, slot->offset}].fences = {std::move(passed)};
+    } catch (const Error&) {
       release(*slot);
       return std::nullopt;
     }
