@@ -270,6 +270,7 @@ void Supervisor::handle(Connection& connection, const Repair& message) {
       }
       const std::string trouble = std::exchange(lane.trouble, {});
       lane.state = LaneState::kUp;
+      repair.attempts = 0;
       if (!trouble.empty()) connection.break_lane(lane, trouble);
       TIDE_INFO("%s is up again", connection.describe(lane).c_str());
       return;
@@ -294,7 +295,13 @@ void Supervisor::advance(Connection& connection, Lane& lane) {
       return;
     case LaneState::kDraining: {
       if (!repair.pair_in_error) {
-        TIDE_WARN("%s broke: %s", connection.describe(lane).c_str(), lane.trouble.c_str());
+        // Attempts go on as long as the connection lives, for weeks if need be: only what ends a
+        // time in which the lane was up is a warning.
+        if (repair.attempts == 0) {
+          TIDE_WARN("%s broke: %s", connection.describe(lane).c_str(), lane.trouble.c_str());
+        } else {
+          TIDE_INFO("%s broke: %s", connection.describe(lane).c_str(), lane.trouble.c_str());
+        }
         lane.pair.to_error();
         repair.pair_in_error = true;
         repair.deadline = now + kDrainTime;
@@ -364,6 +371,7 @@ void Supervisor::offer(Connection& connection, Lane& lane) {
 }
 
 void Supervisor::answer(Connection& connection, Lane& lane, const Repair& offer) {
+  ++connection.repair().lanes[lane.number].attempts;
   const Port& port = *lane.port;
   const bool ready = (lane.state == LaneState::kDown || lane.state == LaneState::kAnswered) &&
                      offer.generation > lane.generation;

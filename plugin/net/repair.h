@@ -29,7 +29,7 @@ struct LaneRepair {
   uint32_t next_generation = 1;
   Clock::time_point deadline = Clock::time_point::max();  // of the present step
   Clock::time_point next_offer = {};
-  int attempts = 0;  // offers since the lane was last up
+  int attempts = 0;  // offers, made or heard, since the lane was last up
   verbs::QueuePair candidate;
   verbs::PortAddress local;  // of the candidate
 };

@@ -35,7 +35,7 @@ fi
 # Queue pairs that fail as soon as they are rebuilt, for 4 s: at most two lanes, two ends, and a dozen
 # times each, not as often as the processor can.
 export SOFTVERBS_FAULTS=$here/faults/always.txt
-broken=$(TIDE_NET_RECOVERY_SECONDS=4 CONFORMANCE_SECONDS=8 CONFORMANCE_LOG=warn \
+broken=$(TIDE_NET_RECOVERY_SECONDS=4 CONFORMANCE_SECONDS=8 CONFORMANCE_LOG=info \
   drive "" --only outage 2>&1 | grep -c " broke: ")
 if [ "$broken" -ge 4 ] && [ "$broken" -le 100 ]; then
   echo "hopeless queue pairs are rebuilt ever more slowly"
