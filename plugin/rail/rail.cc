@@ -403,6 +403,8 @@ tide_rail_result Rail::begin(const tide_rail_memory* landing, const char* what, 
   const auto result =
       block(hold, timeout_ns, "one of 32 open exchanges to end", [&] { return !exchange.open; });
   if (result != TIDE_RAIL_OK) return result;
+  // A region may have gone while this waited; an exchange that had begun would never end.
+  if (landing != nullptr && (region = covers(*landing)) == nullptr) return TIDE_RAIL_BAD_ARGUMENT;
   for (int node = 0; node < options_.nodes; ++node) {
     if (!is_peer(node) || peer(node).lost.empty()) continue;
     fail(TIDE_RAIL_PEER, node,
@@ -426,9 +428,6 @@ tide_rail_result Rail::begin(const tide_rail_memory* landing, const char* what, 
   exchange.landing_address = exchange.landing_bytes = exchange.landing_key = 0;
   exchange.device_memory = false;
   if (region != nullptr) {
-    // A region may have gone while this waited for an exchange to be done.
-    region = covers(*landing);
-    if (region == nullptr) return TIDE_RAIL_BAD_ARGUMENT;
     exchange.landing_address = region->base + landing->offset;
     exchange.landing_bytes = landing->bytes;
     exchange.landing_key = region->handle->rkey;

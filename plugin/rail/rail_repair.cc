@@ -131,6 +131,7 @@ void Rail::build(int node, uint64_t now) {
     other.port = verbs::port_address(nic_->device(), nic_->port().number, nic_->port().rule);
     other.link = make_link(node, other.generation);
   } catch (const Error& error) {
+    other.next_try = now + retry_delay(other.attempts++);
     log(LogLevel::kInfo, self() + ": the link to " + options_.name(node) +
                              " cannot be rebuilt yet: " + error.what());
     return;
