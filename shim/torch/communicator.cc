@@ -407,6 +407,7 @@ std::shared_ptr<Communicator> communicator_of(const c10::intrusive_ptr<c10d::Pro
     all.topology.local_ranks =
         std::max(all.topology.local_ranks, static_cast<int>(decision.team.size()));
     const Communicator& made = *entry->communicator;
+    std::erase_if(all.teams, [](const auto& team) { return team.expired(); });
     if (made.team) all.teams.push_back(made.team);
     if (made.reductions) all.teams.push_back(made.reductions->shared_team());
   });
