@@ -1,6 +1,6 @@
 // What the collectives need from a device: landing slots that the ranks of one node can write into
-// each other, and exchanges that push, wait for what arrives, and sum it. Three houses implement
-// it: host (shared memory), cuda (copy engine), multicast (on top of cuda).
+// each other, and exchanges that push, wait for what arrives, and sum it. Two houses implement it:
+// host (shared memory) and cuda (copy engines, and NVSwitch multicast on top of them).
 #pragma once
 
 #include <chrono>
