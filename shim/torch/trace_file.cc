@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "include/tide/error.h"
+#include "include/tide/thread.h"
 
 namespace tide::shim {
 namespace {
@@ -65,6 +67,12 @@ TraceFile::TraceFile(const std::string& path, int rank, const std::string& proce
   buffer_.reserve(kBuffer);
   buffer_ = "[\n" + metadata("process_name", rank, 0, process);
   written_ = Clock::now();
+  try {
+    writer_ = quiet_thread([this] { write_old_events(); });
+  } catch (const std::system_error& error) {
+    ::close(file_);
+    throw Error("cannot start the thread of TIDE_TRACE=" + path + ": " + error.what());
+  }
 }
 
 TraceFile::~TraceFile() { close(); }
@@ -114,12 +122,18 @@ void TraceFile::flush() {
 }
 
 void TraceFile::close() {
-  const std::lock_guard lock(mutex_);
-  if (file_ < 0) return;
-  buffer_ += "\n]\n";
-  write_out(Clock::now());
-  if (file_ >= 0) ::close(file_);
-  file_ = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    if (file_ >= 0) {
+      buffer_ += "\n]\n";
+      write_out(Clock::now());
+    }
+    if (file_ >= 0) ::close(file_);
+    file_ = -1;
+  }
+  closed_.notify_all();
+  if (writer_.joinable()) writer_.join();
 }
 
 std::string TraceFile::error() const {
@@ -141,6 +155,13 @@ void TraceFile::add(const std::string& line, Clock::time_point now) {
   buffer_.append(padding, ' ');
   buffer_ += ",\n";
   buffer_ += line;
+}
+
+void TraceFile::write_old_events() {
+  std::unique_lock lock(mutex_);
+  while (!closed_.wait_for(lock, kAge, [this] { return closing_; })) {
+    if (!buffer_.empty()) write_out(Clock::now());
+  }
 }
 
 // Ends behind a line's last character, before the comma: the next line brings it.

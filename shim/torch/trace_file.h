@@ -5,11 +5,13 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace tide::shim {
@@ -25,12 +27,13 @@ struct TraceFacts {
 
 // Thread-safe. What is written is whole events, so a process that is killed leaves a file that ends
 // early and is loaded all the same. Times are those of CLOCK_MONOTONIC, equal for all processes of
-// a machine. Holds at most kBuffer bytes; a write that fails ends the trace.
+// a machine. Holds at most kBuffer bytes; a write that fails ends the trace. A thread of its own
+// writes what nothing follows: the last event of a rank that hangs is the one that is looked for.
 class TraceFile {
  public:
   using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
   static constexpr size_t kBuffer = 64 << 10;
-  static constexpr std::chrono::seconds kAge{1};  // an event waits no longer for its successors
+  static constexpr std::chrono::seconds kAge{1};  // an event waits about so long for its successors
 
   // Creates the file. `process`: how the viewer names this rank. Throws tide::Error.
   TraceFile(const std::string& path, int rank, const std::string& process);
@@ -64,6 +67,7 @@ class TraceFile {
   void add(const std::string& line, Clock::time_point now);
   void name_thread(int thread, const std::string& name, Clock::time_point now);
   void write_out(Clock::time_point now);
+  void write_old_events();
 
   mutable std::mutex mutex_;
   const std::string path_;
@@ -75,6 +79,9 @@ class TraceFile {
   std::string error_;
   std::set<int> named_;  // threads
   std::vector<Lane> lanes_;
+  std::condition_variable closed_;
+  bool closing_ = false;
+  std::thread writer_;
 };
 
 }  // namespace tide::shim

@@ -113,6 +113,19 @@ TEST_F(TraceFileTest, OldEventsAreWrittenByTheNext) {
   EXPECT_EQ(nlohmann::json::parse(read(path_) + "]").size(), 3u);
 }
 
+// As when the rank hangs in what it began, and is killed.
+TEST_F(TraceFileTest, TheLastEventIsWrittenToo) {
+  TraceFile file(path_, 0, "rank 0");
+  const TraceFacts facts{.phase = "all_gather", .group = "g", .tier = "layout", .sequence = 1};
+  file.open(facts, TraceFile::Clock::now());
+  for (int i = 0; i < 100 && read(path_).empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  const auto events = nlohmann::json::parse(read(path_) + "]");
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[2]["ph"], "B");
+}
+
 TEST_F(TraceFileTest, ThreadsShareIt) {
   TraceFile file(path_, 0, "rank 0");
   std::vector<std::thread> threads;
