@@ -326,7 +326,16 @@ constexpr Key kKeys[] = {
      .absent = "none",
      .minimum = 1,
      .variable = "TIDE_REPORT",
-     .meaning = "path of a JSON report written when the process exits; %r stands for the rank"},
+     .meaning = "path of a JSON report written while the process runs and when it exits; %r stands "
+                "for the rank"},
+    {.name = "shim.report_every",
+     .type = Type::kDuration,
+     .standard = "10min",
+     .minimum = kSecond,
+     .maximum = kDay,
+     .variable = "TIDE_REPORT_EVERY",
+     .meaning =
+         "how old the report of a running process may become; it is what a killed one leaves"},
     {.name = "shim.trace",
      .type = Type::kText,
      .absent = "none",

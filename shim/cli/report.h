@@ -60,6 +60,7 @@ struct RankReport {
   int64_t world_size = 0;  // 0: no ranks had to meet
   int64_t nodes = 0, local_ranks = 0;
   std::optional<int64_t> written;  // seconds since 1970; older files do not say
+  bool ended = true;               // by its normal exit; otherwise written while it ran
   std::vector<GroupReport> groups;
   Collectives totals;
   int64_t slot_bytes = 0, bytes_pushed = 0;

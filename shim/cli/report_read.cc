@@ -34,6 +34,12 @@ class Reader {
     if (!value.is_string()) fail("'" + path + key + "' is " + value.dump() + ", not a text");
     return value.get<std::string>();
   }
+  bool flag(const json& at, const std::string& path, const char* key) const {
+    const json& value = field(at, path, key);
+    if (!value.is_boolean())
+      fail("'" + path + key + "' is " + value.dump() + ", not true or false");
+    return value.get<bool>();
+  }
   int64_t count(const json& at, const std::string& path, const char* key,
                 uint64_t most = INT64_MAX) const {
     const json& value = field(at, path, key);
@@ -184,6 +190,7 @@ RankReport read_rank_report(const std::string& file) {
   report.nodes = reader.count(top, "", "nodes", kMostRanks);
   report.local_ranks = reader.count(top, "", "local_ranks", kMostRanks);
   if (top.contains("written")) report.written = reader.count(top, "", "written");
+  if (top.contains("ended")) report.ended = reader.flag(top, "", "ended");
   const json& groups = reader.field(top, "", "groups");
   if (!groups.is_array()) reader.fail("'groups' is not a list");
   for (const json& group : groups) {

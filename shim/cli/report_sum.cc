@@ -94,6 +94,16 @@ void check_ranks(JobReport* job) {
         ": they ended without their normal exit, or their files are elsewhere (TIDE_REPORT with "
         "%r on a shared file system gives all)");
   }
+  std::vector<int64_t> running;
+  for (const RankReport& report : job->ranks) {
+    if (!report.ended) running.push_back(report.rank);
+  }
+  if (!running.empty()) {
+    job->warnings.push_back(std::string("rank") + (running.size() > 1 ? "s " : " ") +
+                            rank_list(running) +
+                            " had not ended when this was written: the job runs, or ended without "
+                            "its normal exit");
+  }
   const auto differ = [job](const char* what, const std::string& who, const char* remedy) {
     if (!who.empty())
       job->warnings.push_back(std::string(what) + " differs: " + who + "; " + remedy);

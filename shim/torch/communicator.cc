@@ -436,11 +436,14 @@ void close_rails() {
 }
 
 device::TeamStats team_stats() {
-  Registry& all = registry();
-  std::lock_guard lock(all.mutex);
+  std::vector<std::shared_ptr<device::Team>> teams;  // one may end here, which takes its time
+  {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    for (const auto& team : all.teams) teams.push_back(team.lock());
+  }
   device::TeamStats sum;
-  for (const auto& weak : all.teams) {
-    const auto team = weak.lock();
+  for (const auto& team : teams) {
     if (!team) continue;
     const device::TeamStats stats = team->stats();
     sum.slot_bytes += stats.slot_bytes;

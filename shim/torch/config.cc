@@ -31,6 +31,7 @@ Config config_of(const profile::Profile& profile) {
   config.mode = number<Mode>(profile, "shim.mode");
   config.log = number<LogLevel>(profile, "shim.log");
   config.report = profile.text("shim.report");
+  config.report_every = duration(profile, "shim.report_every");
   config.trace = profile.text("shim.trace");
   config.all_gather = number<GatherChoice>(profile, "shim.all_gather.tier");
   config.reduce_scatter = number<ReduceChoice>(profile, "shim.reduce_scatter.tier");

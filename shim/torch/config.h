@@ -44,7 +44,8 @@ struct Config {
   Mode mode = Mode::kOn;
   LogLevel log = LogLevel::kWarn;
   std::string report;  // path, %r stands for the rank; empty: none
-  std::string trace;   // the same
+  std::chrono::milliseconds report_every{0};
+  std::string trace;  // as report
   GatherChoice all_gather = GatherChoice::kLayout;
   ReduceChoice reduce_scatter = ReduceChoice::kLayout;
   Gradients gradients = Gradients::kInPlace;

@@ -51,7 +51,7 @@ extern "C" __attribute__((visibility("default"))) int tide_torch_init(const char
     if (!forked()) close_rails();
   });
   start_trace(read.config);
-  report_at_exit(read.config, runtime_version);
+  start_reports(read.config, runtime_version);
   log_once(LogLevel::kInfo, std::string("version ") + TIDE_VERSION + ", torch " + runtime_version +
                                 ", profile " + read.config.profile + " (" + read.profile_reason +
                                 ")");

@@ -3,12 +3,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <thread>
+#include <utility>
 
+#include "include/tide/thread.h"
 #include "shim/torch/communicator.h"
 #include "shim/torch/group.h"
 #include "shim/torch/log.h"
@@ -21,6 +28,11 @@ struct Subject {
   Config config;
   std::string torch_version;
   pid_t pid = 0;
+  std::thread writer;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ending = false;
+  bool refused = false;  // a write failed, and that was said
 };
 
 Subject& subject() {
@@ -133,13 +145,20 @@ const char* mode_name(Mode mode) {
   return mode == Mode::kOn ? "on" : mode == Mode::kObserve ? "observe" : "off";
 }
 
-void write_report(const Subject& about, const nlohmann::json& json) {
-  if (about.config.report.empty()) return;
+// Readers find the former report or the whole new one.
+void write_report(Subject& about, const nlohmann::json& json) {
   const std::string path = with_rank(about.config.report);
-  std::ofstream file(path);
+  std::error_code absent;
+  const auto kind = std::filesystem::status(path, absent).type();
+  const bool replace = kind == std::filesystem::file_type::regular ||
+                       kind == std::filesystem::file_type::not_found;  // not a pipe or terminal
+  const std::string target = replace ? path + ".part" : path;
+  std::ofstream file(target);
   file << json.dump(1) << "\n";
   file.close();
-  if (!file) log(LogLevel::kError, "cannot write TIDE_REPORT=" + path + ": " + strerror(errno));
+  if (file && (!replace || std::rename(target.c_str(), path.c_str()) == 0)) return;
+  if (std::exchange(about.refused, true)) return;
+  log(LogLevel::kError, "cannot write TIDE_REPORT=" + path + ": " + strerror(errno));
 }
 
 std::string megabytes(uint64_t bytes) {
@@ -157,9 +176,8 @@ void print_summary(const Subject& about, const Counters& totals, size_t by_layou
                megabytes(totals.copy_bytes).c_str());
 }
 
-void at_exit() {
-  const Subject& about = subject();
-  if (getpid() != about.pid) return;  // a forked child is not the job
+// What there is to say now; `ended`: for the last time.
+void report(Subject& about, bool ended) {
   Counters totals;
   size_t by_layout = 0;
   nlohmann::json list = nlohmann::json::array();
@@ -195,18 +213,49 @@ void at_exit() {
                       {"nodes", nodes.nodes},
                       {"local_ranks", nodes.local_ranks},
                       {"written", std::time(nullptr)},  // seconds since 1970
+                      {"ended", ended},
                       {"groups", list},
                       {"totals", total}};
   if (about.config.mode == Mode::kObserve) json["observed"] = observed_json(observed());
-  if (!list.empty()) write_report(about, json);
-  print_summary(about, totals, by_layout, list.size());
+  if (!about.config.report.empty() && !list.empty()) write_report(about, json);
+  if (ended) print_summary(about, totals, by_layout, list.size());
+}
+
+void write_reports(Subject& about) {
+  std::unique_lock lock(about.mutex);
+  while (!about.changed.wait_for(lock, about.config.report_every, [&] { return about.ending; })) {
+    lock.unlock();
+    report(about, /*ended=*/false);
+    lock.lock();
+  }
+}
+
+void at_exit() {
+  Subject& about = subject();
+  if (getpid() != about.pid) return;  // a forked child is not the job
+  {
+    const std::lock_guard lock(about.mutex);
+    about.ending = true;
+  }
+  about.changed.notify_all();
+  if (about.writer.joinable()) about.writer.join();
+  report(about, /*ended=*/true);
 }
 
 }  // namespace
 
-void report_at_exit(const Config& config, const std::string& torch_version) {
-  subject() = {.config = config, .torch_version = torch_version, .pid = getpid()};
+void start_reports(const Config& config, const std::string& torch_version) {
+  Subject& about = subject();
+  about.config = config;
+  about.torch_version = torch_version;
+  about.pid = getpid();
   std::atexit(&at_exit);
+  if (config.report.empty()) return;
+  try {
+    about.writer = quiet_thread([&about] { write_reports(about); });
+  } catch (const std::system_error& error) {
+    log(LogLevel::kWarn, std::string("TIDE_REPORT is written at the end only: ") + error.what());
+  }
 }
 
 }  // namespace tide::shim

@@ -7,7 +7,8 @@
 
 namespace tide::shim {
 
-// Both are written when the process exits, by the process that called this.
-void report_at_exit(const Config& config, const std::string& torch_version);
+// Both are written when the process exits, by the process that called this; the JSON also while it
+// runs, every Config::report_every: the last one is what a process that is killed leaves.
+void start_reports(const Config& config, const std::string& torch_version);
 
 }  // namespace tide::shim

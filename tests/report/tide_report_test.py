@@ -232,6 +232,17 @@ class Warnings(Case):
         self.change(paths[2], written="today")
         self.assertIn("'written' is \"today\", not a count", self.refused(*paths))
 
+    def test_ranks_that_had_not_ended(self):
+        paths = self.write(reports.mixed, 4)
+        for path in paths[1:3]:
+            self.change(path, ended=False)
+        self.change(paths[3], ended=True)
+        (line,) = self.warned(*paths)
+        self.assertIn("ranks 1-2 had not ended when this was written: the job runs, or ended without "
+                      "its normal exit", line)
+        self.change(paths[2], ended=1)
+        self.assertIn("'ended' is 1, not true or false", self.refused(*paths))
+
     def test_ranks_that_disagree(self):
         paths = self.write(reports.mixed, 2)
         groups = reports.mixed(1, 2)["groups"]
