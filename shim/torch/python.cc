@@ -191,11 +191,23 @@ std::unordered_map<Object*, Membership>& memberships() {
 }
 int groups_seen = 0;
 
+bool alive(Object* parameter, const Membership& of) {
+  const Ref referent(python().PyObject_CallObject(of.weak.get(), nullptr));
+  return referent.get() == parameter;
+}
+
 int group_of(Object* parameter) {
   const auto found = memberships().find(parameter);
-  if (found == memberships().end()) return -1;
-  const Ref alive(python().PyObject_CallObject(found->second.weak.get(), nullptr));
-  return alive.get() == parameter ? found->second.group : -1;
+  if (found == memberships().end() || !alive(parameter, found->second)) return -1;
+  return found->second.group;
+}
+
+// A process may build models without end. Looks at all of them when they have doubled.
+void forget_dead_parameters() {
+  static size_t next_look = 4096;
+  if (memberships().size() < next_look) return;
+  std::erase_if(memberships(), [](const auto& of) { return !alive(of.first, of.second); });
+  next_look = std::max<size_t>(4096, 2 * memberships().size());
 }
 
 std::vector<Ref> items_of(const Ref& list) {
@@ -269,6 +281,7 @@ Caller find_caller(FsdpFunction function) try {
     if (caller.group < 0) {
       caller.facts = facts_of(parameters);
       caller.group = groups_seen++;
+      forget_dead_parameters();
       for (const Ref& parameter : parameters) {
         Ref weak(python().PyWeakref_NewRef(parameter.get(), nullptr));
         memberships()[parameter.get()] = {std::move(weak), caller.group};

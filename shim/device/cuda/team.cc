@@ -150,9 +150,11 @@ class Core : public std::enable_shared_from_this<Core> {
       }
       // What comes behind this stream comes behind them all. Kept one by one they would pile up in
       // a slot that no exchange lands in.
-      Fence passed = engine_.record(stream);
-      const std::lock_guard lock(heap_mutex_);
-      used_[{slot->segment, slot->offset}].fences = {std::move(passed)};
+      if (fences.size() > 1) {
+        Fence passed = engine_.record(stream);
+        const std::lock_guard lock(heap_mutex_);
+        used_[{slot->segment, slot->offset}].fences = {std::move(passed)};
+      }
     } catch (const Error&) {
       release(*slot);
       return std::nullopt;
