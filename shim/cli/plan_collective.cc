@@ -143,7 +143,8 @@ void print_all_gather(const CollectiveOptions& options, const AllGather& plan) {
             << " ranks, " << layout::name_of(plan.choice.schedule) << ": " << plan.rounds.size()
             << " rounds\na rank has " << plan.layout.shard << " bytes in "
             << plan.layout.pieces.size() << " parameters; a landing slot " << plan.layout.slot
-            << "; heads of " << plan.choice.head_bytes << "\n\nnode " << options.node << ", rail "
+            << "; heads of at most " << plan.choice.head_bytes
+            << " (rail.head_bytes if it is not set)\n\nnode " << options.node << ", rail "
             << options.local_rank << " (rank " << options.rank() << ")\n"
             << std::left << std::setw(7) << "round" << std::setw(6) << "to" << std::setw(6)
             << "from" << std::setw(28) << "node-shards sent" << std::setw(28) << "received"
