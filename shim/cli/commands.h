@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
 
 namespace tide::cli {
 
@@ -18,6 +19,22 @@ enum ExitStatus : int {
 struct Exit {
   ExitStatus status;
 };
+
+// Checks of an option that is a number. CLI11's own print the limits of a double.
+inline CLI::Validator number(bool (*fits)(double), const char* allowed, const char* name) {
+  return {[=](std::string& text) {
+            double value = 0;
+            if (CLI::detail::lexical_cast(text, value) && fits(value)) return std::string();
+            return "'" + text + "' is not a number " + allowed;
+          },
+          name};
+}
+inline CLI::Validator positive() {
+  return number([](double value) { return value > 0; }, "above 0", "POSITIVE");
+}
+inline CLI::Validator not_negative() {
+  return number([](double value) { return value >= 0; }, "of at least 0", "NONNEGATIVE");
+}
 
 void add_plan(CLI::App& tide);
 void add_plan_search(CLI::App& plan);

@@ -196,7 +196,7 @@ void check_profile(Section& section, const Machine& machine, const Facts& facts)
   } catch (const profile::Errors& errors) {
     section
         .fail(id, what, join(errors.lines(), "; "),
-              "tide profile show tells where each value is from")
+              "correct what is named; then tide profile show tells where each value is from")
         .equal("wrong");
   }
 }

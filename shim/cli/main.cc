@@ -9,11 +9,27 @@
 #include "include/tide/nearest.h"
 #include "shim/cli/commands.h"
 
+namespace {
+
+// CLI11's sentences, but for a number that is none: its own has no remedy.
+std::string usage_error(const CLI::App* app, const CLI::Error& error) {
+  const std::string what = error.what(), begin = "Could not convert: ";
+  const size_t equals = what.find(" = ");
+  if (!what.starts_with(begin) || equals == std::string::npos) {
+    return CLI::FailureMessage::simple(app, error);
+  }
+  return what.substr(begin.size(), equals - begin.size()) + ": '" + what.substr(equals + 3) +
+         "' is not a whole number\nRun with --help for more information.\n";
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "run") return tide::cli::run(argc - 1, argv + 1);
   CLI::App tide("Tide: FSDP2 without layout copies", "tide");
   tide.set_version_flag("--version", "tide " TIDE_VERSION);
   tide.require_subcommand(1);
+  tide.failure_message(usage_error);
   tide.footer("Exit status: 0 done; 1 bad input or no plan; 2 bad command line; 3 nothing fits.");
   tide::cli::add_plan(tide);
   tide::cli::add_report(tide);

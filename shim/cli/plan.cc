@@ -83,15 +83,15 @@ void add_plan(CLI::App& tide) {
       plan->add_option("--devices", options->plan.devices, "ranks that share a group");
   CLI::Option* rows =
       plan->add_option("--rows", options->rows, "rows per block, short for --policy rows:R")
-          ->check(CLI::PositiveNumber)
+          ->check(positive())
           ->capture_default_str();
   plan->add_option("--unit", options->plan.unit,
                    "the shard is a multiple of this many elements; 0 = as many as fill 16 bytes")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
   plan->add_option("--align", options->plan.alignment_bytes,
                    "bytes that every tensor's start is a multiple of; 0 = any")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
   add_choice(*plan, "--order", &options->plan.order, ragged::kOrderNames,
              "of the tensors; best tries all three");

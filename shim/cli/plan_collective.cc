@@ -312,10 +312,10 @@ std::function<bool()> add_plan_collective(CLI::App& plan) {
                            ->check(CLI::Range(1, kMost));
   option("--node", options->node, "the node that is shown")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   option("--local-rank", options->local_rank, "the local rank that is shown")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   option("--schedule", options->schedule,
          "of the all-gather: near-first, far-first, ring, or auto: by size and nodes")
       ->capture_default_str();

@@ -161,13 +161,13 @@ void add_plan_search(CLI::App& plan) {
   add_model_options(*search, &options->source);
   search->add_option("--gpus,--devices", request.gpus, "GPUs of the job")->required();
   search->add_option("--gpus-per-node", request.gpus_per_node, "GPUs that NVLink joins")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   search
       ->add_option("--rows", request.rows,
                    "rows that must stay together: of routed experts where there are any, else of "
                    "every matrix")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   search->add_flag("--blocks-on-all", request.blocks_on_all,
                    "keep the rows of every matrix together, experts or not");
@@ -179,16 +179,16 @@ void add_plan_search(CLI::App& plan) {
       ->add_option("--memory", options->memory_gib,
                    "GiB per GPU for parameters, gradients, optimizer and gathered groups; leave "
                    "room for activations")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   search->add_option("--max-padding", request.max_padding_pct, "percent")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
   search->add_option("--nvlink", options->within_gb, "GB/s per GPU inside a node")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   search->add_option("--network", options->between_gb, "GB/s per GPU between nodes")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   search->add_flag("--json", options->json, "machine-readable, all candidates");
   search->callback([options] { run(*options); });

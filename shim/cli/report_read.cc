@@ -148,7 +148,8 @@ std::string read_file(const std::string& file) {
   } else {
     why = std::strerror(errno);
   }
-  throw Error("cannot read " + file + ": " + why, "check the path that TIDE_REPORT named");
+  throw Error("cannot read " + file + ": " + why,
+              "check the path that TIDE_REPORT named; a rank that was killed wrote no file");
 }
 
 [[noreturn]] void refuse(const std::string& file, const json::exception& error) {

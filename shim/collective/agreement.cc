@@ -1,21 +1,38 @@
 #include "shim/collective/agreement.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "include/tide/error.h"
 
 namespace tide::collective {
 namespace {
 
+// The words of `text` that `other` has not: of settings, those that differ. All where none is new.
+std::string own_words(const std::string& text, const std::string& other) {
+  const auto words = [](const std::string& from) {
+    std::istringstream stream(from);
+    return std::vector<std::string>(std::istream_iterator<std::string>(stream), {});
+  };
+  const std::vector<std::string> others = words(other);
+  std::string own;
+  for (const std::string& word : words(text)) {
+    if (std::ranges::find(others, word) == others.end()) own += (own.empty() ? "" : " ") + word;
+  }
+  return own.empty() ? text : own;
+}
+
 // "rank 2 has X, rank 0 has Y" for the first member that differs from rank 0 in `field`.
 std::string difference(const std::vector<Member>& members, const char* what,
                        std::string Member::*field) {
   for (size_t r = 1; r < members.size(); ++r) {
-    if (members[r].*field != members[0].*field) {
+    const std::string &one = members[r].*field, &first = members[0].*field;
+    if (one != first) {
       return std::string("ranks disagree on ") + what + ": rank " +
-             std::to_string(members[r].global_rank) + " has " + members[r].*field + ", rank " +
-             std::to_string(members[0].global_rank) + " has " + members[0].*field;
+             std::to_string(members[r].global_rank) + " has " + own_words(one, first) + ", rank " +
+             std::to_string(members[0].global_rank) + " has " + own_words(first, one);
     }
   }
   return {};

@@ -169,6 +169,13 @@ std::string megabytes(uint64_t bytes) {
 
 void print_summary(const Subject& about, const Counters& totals, size_t by_layout, size_t all) {
   if (log_rank() != 0 || all == 0 || about.config.mode == Mode::kOff) return;
+  if (about.config.mode == Mode::kObserve) {
+    std::fprintf(stderr,
+                 "tide: TIDE_SHIM=observe: %zu groups; %s of layout copies on this rank%s\n", all,
+                 megabytes(totals.copy_bytes).c_str(),
+                 about.config.report.empty() ? "; TIDE_REPORT has what they cost" : "");
+    return;
+  }
   std::fprintf(stderr,
                "tide: %zu of %zu groups by layout; %s of layout copies avoided on this rank, %s "
                "made\n",

@@ -167,8 +167,10 @@ class Mistakes(unittest.TestCase):
         self.fails(2, "--devices is required", "plan", llama)
         self.fails(2, "MODEL.yaml or --from-torch", "plan", "--devices", 8)
         self.fails(2, "--fast", "plan", llama, "--devices", 8, "--fast")
-        self.fails(2, "--rows", "plan", llama, "--devices", 8, "--rows", 0)
-        self.fails(2, "--devices", "plan", llama, "--devices", "eight")
+        self.fails(2, "--rows: '0' is not a number above 0", "plan", llama, "--devices", 8, "--rows", 0)
+        self.fails(2, "--devices: 'eight' is not a whole number", "plan", llama, "--devices", "eight")
+        self.fails(2, "--memory: '10GB' is not a number above 0", "plan", "search", llama, "--gpus", 8,
+                   "--memory", "10GB")
         self.fails(2, "no subcommand 'plna'; the nearest is 'plan'", "plna", llama)
         self.fails(2, "random not in {best,block,registered,shape}", "plan", llama, "--devices", 8,
                    "--order", "random")

@@ -72,6 +72,14 @@ TEST(Agreement, DifferencesAreStockAndNameTheRank) {
   }
 }
 
+TEST(Agreement, OnlySettingsThatDifferAreNamed) {
+  auto all = members(3);
+  for (Member& member : all) member.settings = "A=1 B=2 C=3 D=4";
+  all[1].settings = "A=1 B=x C=3 D=y";
+  EXPECT_EQ(decide(all, 0).reason,
+            "ranks disagree on settings: rank 11 has B=x D=y, rank 10 has B=2 D=4");
+}
+
 TEST(Agreement, OneRankIsStock) { EXPECT_EQ(decide(members(1), 0).tier, Tier::kStock); }
 
 TEST(Agreement, MembersSurviveTheWay) {
