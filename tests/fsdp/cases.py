@@ -30,6 +30,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
 from job import BF16_SUM32, LONG, STEPS, Job, Net, Turns, peak_of
@@ -313,6 +314,19 @@ def hsdp(job):
     job.finish(model)
 
 
+@case(least=4, halves=True)
+def tensor_parallel(job):  # a second dimension: pairs of ranks share every block's matrices
+    mesh = init_device_mesh(job.device, (job.world // 2, 2), mesh_dim_names=("data", "tensor"))
+    model = Net()
+    for block in model.blocks:
+        parallelize_module(block, mesh["tensor"],
+                           {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    job.rank = mesh.get_local_rank("data")  # a pair has one batch
+    model = job.shard(model, mesh=mesh["data"])
+    job.train(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, foreach=False))
+    job.finish(model)
+
+
 @case()
 def prefetch(job):
     model = job.shard(Net(depth=4))
@@ -372,6 +386,15 @@ def recomputed_blocks(job):  # checkpointing around the sharded block: its gathe
 
     model.forward = forward
     job.train(model)
+    job.finish(model)
+
+
+@case()
+def compiled_blocks(job):
+    model = Net()
+    for block in model.blocks:
+        block.compile(backend="aot_eager")  # before they are sharded, as trainers do
+    job.train(job.shard(model))
     job.finish(model)
 
 
