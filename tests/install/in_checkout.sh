@@ -20,6 +20,6 @@ step "make uninstall leaves nothing" nothing_new /tmp/before
 step "staged: make install" make install DESTDIR=/tmp/stage PREFIX=/opt/other
 step "staged: files are there" test -x /tmp/stage/opt/other/bin/tide
 step "staged: make uninstall" make uninstall DESTDIR=/tmp/stage PREFIX=/opt/other
-step "staged: nothing is left" diff <(find /tmp/stage/opt/other) <(echo /tmp/stage/opt/other)
+step "staged: nothing is left, its prefix neither" test ! -e /tmp/stage/opt/other
 step "make package" make package
 finish
