@@ -115,6 +115,15 @@ ConfigResult read_config(const std::vector<std::string>& environment,
     const profile::Profile profile = profile::load_profile(lookup, kSections, machine);
     result.config = config_of(profile);
     result.profile_reason = profile.reason();
+    const auto ranks = variables.find("WORLD_SIZE");
+    const bool several = ranks != variables.end() && ranks->second != "1";
+    const std::pair<const char*, const std::string&> files[] = {
+        {"TIDE_REPORT", result.config.report}, {"TIDE_TRACE", result.config.trace}};
+    for (const auto& [variable, path] : files) {
+      if (!several || path.empty() || path.find("%r") != std::string::npos) continue;
+      result.warnings.push_back(std::string(variable) + "=" + path +
+                                ": all ranks write this one file; put %r, the rank, into its name");
+    }
   } catch (const profile::Errors& errors) {
     result.error = errors.what();
   }

@@ -66,7 +66,7 @@ struct Config {
 struct ConfigResult {
   Config config;                      // the defaults where there is an error
   std::string profile_reason;         // why this profile, or none
-  std::vector<std::string> warnings;  // unknown TIDE_ variables
+  std::vector<std::string> warnings;  // unknown TIDE_ variables, files that all ranks would write
   std::string error;                  // everything that is not allowed, a line each; empty: nothing
 };
 

@@ -114,6 +114,17 @@ TEST(Config, BadValuesSayWhatIsAllowed) {
   }
 }
 
+TEST(Config, OneFileForAllRanksIsSaid) {
+  EXPECT_TRUE(read({"WORLD_SIZE=1", "TIDE_REPORT=r.json"}).warnings.empty());
+  EXPECT_TRUE(read({"WORLD_SIZE=2", "TIDE_REPORT=r-%r.json"}).warnings.empty());
+  const auto warnings = read({"WORLD_SIZE=2", "TIDE_REPORT=r.json", "TIDE_TRACE=t.json"}).warnings;
+  EXPECT_EQ(
+      warnings,
+      (std::vector<std::string>{
+          "TIDE_REPORT=r.json: all ranks write this one file; put %r, the rank, into its name",
+          "TIDE_TRACE=t.json: all ranks write this one file; put %r, the rank, into its name"}));
+}
+
 TEST(Config, UnknownVariablesNameTheNearest) {
   const ConfigResult result = read({"TIDE_REPROT=x", "TIDE_NET_PACING=head"});
   EXPECT_EQ(result.error, "");
