@@ -149,7 +149,8 @@ std::string read_file(const std::string& file) {
     why = std::strerror(errno);
   }
   throw Error("cannot read " + file + ": " + why,
-              "check the path that TIDE_REPORT named; a rank that was killed wrote no file");
+              "check the path that TIDE_REPORT named; a rank that was killed in its first minutes "
+              "wrote none");
 }
 
 [[noreturn]] void refuse(const std::string& file, const json::exception& error) {

@@ -294,7 +294,7 @@ class Errors(Case):
     def test_unreadable(self):
         self.assertRegex(self.refused(self.folder / "no.json"),
                          r"^tide: cannot read no.json: No such file or directory; check the path that "
-                         r"TIDE_REPORT named; a rank that was killed wrote no file\n$")
+                         r"TIDE_REPORT named; a rank that was killed in its first minutes wrote none\n$")
         self.assertRegex(self.refused(self.folder), r"^tide: cannot read .*: Is a directory; check the path")
 
     def test_every_bad_file_is_named(self):
