@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -158,8 +160,12 @@ void write_report(Subject& about, const nlohmann::json& json) {
   file.close();
   if (file && (!replace || std::rename(target.c_str(), path.c_str()) == 0)) return;
   if (std::exchange(about.refused, true)) return;
-  log(LogLevel::kError, "cannot write TIDE_REPORT=" + path + ": " + strerror(errno));
+  log(LogLevel::kError, "cannot write TIDE_REPORT=" + path + ": " + strerror(errno) +
+                            "; name a file in a folder that exists and may be written");
 }
+
+// How many groups' all-gathers go, at the lowest, by each tier.
+using Tiers = std::array<size_t, 3>;
 
 std::string megabytes(uint64_t bytes) {
   char text[32];
@@ -167,7 +173,8 @@ std::string megabytes(uint64_t bytes) {
   return text;
 }
 
-void print_summary(const Subject& about, const Counters& totals, size_t by_layout, size_t all) {
+void print_summary(const Subject& about, const Counters& totals, const Tiers& groups) {
+  const size_t all = std::accumulate(groups.begin(), groups.end(), size_t{0});
   if (log_rank() != 0 || all == 0 || about.config.mode == Mode::kOff) return;
   if (about.config.mode == Mode::kObserve) {
     std::fprintf(stderr,
@@ -176,24 +183,26 @@ void print_summary(const Subject& about, const Counters& totals, size_t by_layou
                  about.config.report.empty() ? "; TIDE_REPORT has what they cost" : "");
     return;
   }
+  const size_t coalesced = groups[static_cast<size_t>(collective::Tier::kCoalesced)];
   std::fprintf(stderr,
-               "tide: %zu of %zu groups by layout; %s of layout copies avoided on this rank, %s "
+               "tide: %zu of %zu groups by layout%s; %s of layout copies avoided on this rank, %s "
                "made\n",
-               by_layout, all, megabytes(totals.copy_bytes_avoided).c_str(),
-               megabytes(totals.copy_bytes).c_str());
+               groups[static_cast<size_t>(collective::Tier::kLayout)], all,
+               coalesced > 0 ? (", " + std::to_string(coalesced) + " coalesced").c_str() : "",
+               megabytes(totals.copy_bytes_avoided).c_str(), megabytes(totals.copy_bytes).c_str());
 }
 
 // What there is to say now; `ended`: for the last time.
 void report(Subject& about, bool ended) {
   Counters totals;
-  size_t by_layout = 0;
+  Tiers tiers{};
   nlohmann::json list = nlohmann::json::array();
   const std::lock_guard lock(groups().mutex);
   for (const auto& entry : groups().list) {
     if (!entry) continue;
     const Group& group = *entry;
     list.push_back(group_json(group));
-    by_layout += gathers_of(group).back().tier == collective::Tier::kLayout;
+    ++tiers[static_cast<size_t>(gathers_of(group).back().tier)];
     totals.all_gathers += group.counters.all_gathers;
     totals.all_gathers_stock += group.counters.all_gathers_stock;
     totals.reduce_scatters += group.counters.reduce_scatters;
@@ -225,7 +234,7 @@ void report(Subject& about, bool ended) {
                       {"totals", total}};
   if (about.config.mode == Mode::kObserve) json["observed"] = observed_json(observed());
   if (!about.config.report.empty() && !list.empty()) write_report(about, json);
-  if (ended) print_summary(about, totals, by_layout, list.size());
+  if (ended) print_summary(about, totals, tiers);
 }
 
 void write_reports(Subject& about) {
