@@ -3,7 +3,7 @@
 # that run on other devices too, its cases, but for the largest grid.
 set -uo pipefail
 source tests/sanitizers.sh
-tests=("$@")
+tests=("${@:?which tests}")
 run() {
   local test which status=0
   for test in "${tests[@]}"; do
