@@ -297,11 +297,8 @@ void Supervisor::advance(Connection& connection, Lane& lane) {
       if (!repair.pair_in_error) {
         // Attempts go on as long as the connection lives, for weeks if need be: only what ends a
         // time in which the lane was up is a warning.
-        if (repair.attempts == 0) {
-          TIDE_WARN("%s broke: %s", connection.describe(lane).c_str(), lane.trouble.c_str());
-        } else {
-          TIDE_INFO("%s broke: %s", connection.describe(lane).c_str(), lane.trouble.c_str());
-        }
+        TIDE_LOG(repair.attempts == 0 ? NCCL_LOG_WARN : NCCL_LOG_INFO, NCCL_INIT | NCCL_NET,
+                 "NET/Tide: %s broke: %s", connection.describe(lane).c_str(), lane.trouble.c_str());
         lane.pair.to_error();
         repair.pair_in_error = true;
         repair.deadline = now + kDrainTime;

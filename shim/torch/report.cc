@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -147,6 +150,13 @@ const char* mode_name(Mode mode) {
   return mode == Mode::kOn ? "on" : mode == Mode::kObserve ? "observe" : "off";
 }
 
+// Training goes on, and nothing is said twice.
+void refuse(Subject& about, const std::string& why) {
+  if (std::exchange(about.refused, true)) return;
+  log(LogLevel::kError, "cannot write TIDE_REPORT=" + with_rank(about.config.report) + ": " + why +
+                            "; name a file in a folder that exists and may be written");
+}
+
 // Readers find the former report or the whole new one.
 void write_report(Subject& about, const nlohmann::json& json) {
   const std::string path = with_rank(about.config.report);
@@ -154,14 +164,14 @@ void write_report(Subject& about, const nlohmann::json& json) {
   const auto kind = std::filesystem::status(path, absent).type();
   const bool replace = kind == std::filesystem::file_type::regular ||
                        kind == std::filesystem::file_type::not_found;  // not a pipe or terminal
-  const std::string target = replace ? path + ".part" : path;
+  const std::string target = replace ? path + "." + std::to_string(log_rank()) + ".part" : path;
   std::ofstream file(target);
   file << json.dump(1) << "\n";
   file.close();
   if (file && (!replace || std::rename(target.c_str(), path.c_str()) == 0)) return;
-  if (std::exchange(about.refused, true)) return;
-  log(LogLevel::kError, "cannot write TIDE_REPORT=" + path + ": " + strerror(errno) +
-                            "; name a file in a folder that exists and may be written");
+  const int why = errno;
+  if (replace) std::remove(target.c_str());
+  refuse(about, strerror(why));
 }
 
 // How many groups' all-gathers go, at the lowest, by each tier.
@@ -192,26 +202,29 @@ void print_summary(const Subject& about, const Counters& totals, const Tiers& gr
                megabytes(totals.copy_bytes_avoided).c_str(), megabytes(totals.copy_bytes).c_str());
 }
 
-// What there is to say now; `ended`: for the last time.
+// What there is to say now; `ended`: for the last time. A disk may be slow: hooks, which count
+// under the groups' mutex, do not wait for it.
 void report(Subject& about, bool ended) {
   Counters totals;
   Tiers tiers{};
   nlohmann::json list = nlohmann::json::array();
-  const std::lock_guard lock(groups().mutex);
-  for (const auto& entry : groups().list) {
-    if (!entry) continue;
-    const Group& group = *entry;
-    list.push_back(group_json(group));
-    ++tiers[static_cast<size_t>(gathers_of(group).back().tier)];
-    totals.all_gathers += group.counters.all_gathers;
-    totals.all_gathers_stock += group.counters.all_gathers_stock;
-    totals.reduce_scatters += group.counters.reduce_scatters;
-    totals.reduce_scatters_stock += group.counters.reduce_scatters_stock;
-    totals.copy_bytes += group.counters.copy_bytes;
-    totals.copy_bytes_avoided += group.counters.copy_bytes_avoided;
-    totals.gradients_in_slot += group.counters.gradients_in_slot;
-    totals.gradients_in_place += group.counters.gradients_in_place;
-    totals.gradient_copy_bytes += group.counters.gradient_copy_bytes;
+  {
+    const std::lock_guard lock(groups().mutex);
+    for (const auto& entry : groups().list) {
+      if (!entry) continue;
+      const Group& group = *entry;
+      list.push_back(group_json(group));
+      ++tiers[static_cast<size_t>(gathers_of(group).back().tier)];
+      totals.all_gathers += group.counters.all_gathers;
+      totals.all_gathers_stock += group.counters.all_gathers_stock;
+      totals.reduce_scatters += group.counters.reduce_scatters;
+      totals.reduce_scatters_stock += group.counters.reduce_scatters_stock;
+      totals.copy_bytes += group.counters.copy_bytes;
+      totals.copy_bytes_avoided += group.counters.copy_bytes_avoided;
+      totals.gradients_in_slot += group.counters.gradients_in_slot;
+      totals.gradients_in_place += group.counters.gradients_in_place;
+      totals.gradient_copy_bytes += group.counters.gradient_copy_bytes;
+    }
   }
   const device::TeamStats stats = team_stats();
   nlohmann::json total = counters_json(totals);
@@ -241,7 +254,11 @@ void write_reports(Subject& about) {
   std::unique_lock lock(about.mutex);
   while (!about.changed.wait_for(lock, about.config.report_every, [&] { return about.ending; })) {
     lock.unlock();
-    report(about, /*ended=*/false);
+    try {
+      report(about, /*ended=*/false);
+    } catch (const std::exception& error) {  // no memory, a name that is no UTF-8
+      refuse(about, error.what());
+    }
     lock.lock();
   }
 }
